@@ -1,0 +1,89 @@
+# make            the program ./lathe and build/<config>/liblathe.a
+# make check      every test that needs no GPU; SAN=address,undefined or SAN=thread instruments it
+# make demo       installs what is missing, builds, asks the shipped model a question
+# make help       the rest
+
+SAN      ?=
+CROSS    ?=
+CC       := $(CROSS)$(if $(filter default,$(origin CC)),gcc,$(CC))
+MACHINE  := $(shell $(CC) -dumpmachine)
+ARCH     := $(firstword $(subst -, ,$(MACHINE)))
+comma    := ,
+CONFIG   := $(ARCH)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
+B        := build/$(CONFIG)
+
+WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+            -Wwrite-strings -Wcast-qual -Wvla -Wundef -Wformat=2 $(if $(CI),-Werror)
+CPPFLAGS += -Iinclude -Isrc -D_POSIX_C_SOURCE=200809L
+CFLAGS   += -std=c11 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) \
+            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined))
+LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
+LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm
+DEPFLAGS = -MMD -MP
+
+UNITS    := base tensor container quant op op/ref op/cpu cache model text sample spec engine
+X86_ONLY := %_avx2.c %_avx512.c %_avx512bf16.c
+ARM_ONLY := %_neon.c
+FOREIGN  := $(if $(filter x86_64,$(ARCH)),$(ARM_ONLY),$(X86_ONLY) $(if $(filter aarch64,$(ARCH)),,$(ARM_ONLY)))
+sources   = $(filter-out $(FOREIGN),$(wildcard $(1)/*.c))
+SRC      := $(foreach u,$(UNITS),$(call sources,src/$u))
+OBJ      := $(SRC:%.c=$B/%.o)
+BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
+CLI_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard cli/*.c))
+TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c)
+TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
+BENCHES  := $(patsubst bench/%.c,$B/bench/%,$(wildcard bench/*.c))
+
+# A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
+$B/%_avx2.o:       CFLAGS += -mavx2 -mfma -mf16c
+$B/%_avx512.o:     CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
+$B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq \
+                             -mavx512vbmi -mavx512bf16
+# Sizes from outside come through these units.
+$B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
+
+.PHONY: all check demo help clean bench format layers deps
+.SECONDARY:
+all: lathe
+
+lathe: $B/lathe
+	@cp -f $< $@
+
+# The library exports lathe_* only: its objects are linked into one and the other names made local.
+$B/liblathe.a: $(OBJ)
+	$(CROSS)ld -r -o $B/liblathe.o $^
+	$(CROSS)objcopy --wildcard --keep-global-symbol='lathe_*' $B/liblathe.o
+	@rm -f $@
+	$(CROSS)ar rcs $@ $B/liblathe.o
+# The same objects with every name, for tests and benchmarks.
+$B/libcore.a: $(OBJ)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+
+$B/lathe: $(CLI_OBJ) $(BASE_OBJ) $B/liblathe.a
+	$(CC) $(LDFLAGS) -o $@ $^ -ledit $(LDLIBS)
+$B/tests/%: $B/tests/%.o $B/tests/test.o $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
+$B/bench/%: $B/bench/%.o $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$B/tests/%.o: CPPFLAGS += -Itests
+
+$B/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(DEPFLAGS) -c -o $@ $<
+
+check: $(TESTS) layers
+	@sh tests/run.sh $(TESTS)
+
+bench: $(BENCHES)
+
+layers:
+	@sh tests/layers.sh
+
+format:
+	clang-format -i $$(git ls-files '*.[ch]')
+
+clean:
+	rm -rf build lathe
+
+-include $(shell find $B -name '*.d' 2>/dev/null)

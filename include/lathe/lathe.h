@@ -1,0 +1,338 @@
+/* Lathe: inference for the Qwen3.5 / 3.6 / 3.8 model family. The public interface.
+ *
+ *   lathe_text        a model directory's tokenizer and chat template, without its weights
+ *   lathe_checkpoint  a model directory's tensors and configuration, for inspection
+ *   lathe_engine      a loaded model with its slots; many requests at once
+ *   lathe_request     one generation: submitted, read event by event, closed
+ *
+ * Conventions. A function that can fail returns lathe_status, 0 being success, and fills *err (which
+ * may be NULL). Strings are UTF-8. Pointers that a call returns or fills are borrowed from the object
+ * they came from and stay valid until the next call on that object, unless a line says otherwise.
+ * Engines and texts may be used from several threads at once; a request from one thread at a time,
+ * except lathe_request_cancel, which may come from any. The library never prints, exits or aborts. */
+#ifndef LATHE_LATHE_H
+#define LATHE_LATHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+typedef enum lathe_status {
+    LATHE_OK = 0,
+    LATHE_E_ARGUMENT,    /* an option or a value that the caller gave */
+    LATHE_E_FORMAT,      /* a file or a text that is not what it should be */
+    LATHE_E_IO,          /* the operating system refused a file */
+    LATHE_E_MEMORY,      /* an allocation failed, or the plan does not fit */
+    LATHE_E_LIMIT,       /* larger, deeper or longer than a stated limit */
+    LATHE_E_UNSUPPORTED, /* valid, but not built */
+    LATHE_E_CONTEXT,     /* the prompt does not fit the context */
+    LATHE_E_TEMPLATE,    /* the chat template refused the conversation or failed */
+    LATHE_E_NUMERIC,     /* NaN or infinity where a finite number is needed */
+    LATHE_E_CANCELLED,   /* lathe_request_cancel, or the engine closed */
+    LATHE_E_BUSY,        /* no room for another request now */
+    LATHE_E_DEVICE,      /* the accelerator failed; reopen the engine */
+} lathe_status;
+
+typedef struct lathe_error {
+    lathe_status status;
+    char message[1024]; /* one line: what, where, found and expected */
+} lathe_error;
+
+const char *lathe_version(void);
+/* "argument", "format" ...: a word for logs and JSON. */
+const char *lathe_status_name(lathe_status status);
+
+/* ---- Log ---------------------------------------------------------------------------------- */
+
+typedef enum lathe_log_level { LATHE_LOG_WARN, LATHE_LOG_INFO } lathe_log_level;
+typedef void (*lathe_log_fn)(void *ctx, lathe_log_level level, const char *line);
+/* Installs the sink of warnings, for the whole process; NULL (the start) drops them. The sink may be
+ * called from any thread, one call at a time. */
+void lathe_log_set(lathe_log_fn fn, void *ctx);
+
+/* ---- Text: tokens and chat templates ------------------------------------------------------- */
+
+typedef struct lathe_text lathe_text;
+
+/* Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and
+ * generation_config.json of a model directory. */
+lathe_status lathe_text_open(lathe_text **text, const char *model_dir, lathe_error *err);
+void lathe_text_close(lathe_text *text);
+
+typedef struct lathe_tokens {
+    int32_t *id;     /* [n] */
+    size_t *offset;  /* [n]: first byte of the text that token i covers */
+    size_t n;
+} lathe_tokens;
+void lathe_tokens_release(lathe_tokens *tokens);
+
+/* Encodes n bytes. With `control`, spelled-out added tokens ("<|im_end|>") become their ids;
+ * without it all of the text is plain text. Invalid UTF-8 is an error that names the byte. */
+lathe_status lathe_tokenize(const lathe_text *text, const char *s, size_t n, bool control,
+                            lathe_tokens *out, lathe_error *err);
+/* The bytes of one token: not necessarily whole characters. NULL if no token has this id. */
+const char *lathe_token_bytes(const lathe_text *text, int32_t id, size_t *n);
+/* Is id an added token such as <|im_end|> or <think>? */
+bool lathe_token_is_control(const lathe_text *text, int32_t id);
+/* Decodes ids to UTF-8 with U+FFFD for broken sequences; *out is a heap string, freed by
+ * lathe_free. */
+lathe_status lathe_detokenize(const lathe_text *text, const int32_t *id, size_t n, char **out,
+                              size_t *n_out, lathe_error *err);
+void lathe_free(void *p);
+
+typedef enum lathe_switch { LATHE_DEFAULT, LATHE_OFF, LATHE_ON } lathe_switch;
+
+/* What becomes of a system message after the first user turn. */
+typedef enum lathe_late_system {
+    LATHE_LATE_SYSTEM_MERGE,  /* joined to the leading system block */
+    LATHE_LATE_SYSTEM_INLINE, /* a system turn in its place */
+    LATHE_LATE_SYSTEM_ERROR,  /* the template decides: the published ones refuse it */
+} lathe_late_system;
+
+typedef struct lathe_conversation {
+    const char *messages; /* JSON array of {role, content, reasoning_content?, tool_calls?} */
+    const char *tools;    /* JSON array of tool objects, or NULL */
+    const char *kwargs;   /* JSON object of further template variables, or NULL */
+    lathe_switch thinking;
+    lathe_switch preserve_thinking;
+    const char *effort; /* xhigh high max medium low minimal none, or NULL */
+    lathe_late_system late_system;
+    bool no_generation_prompt; /* true: the text ends after the last message */
+} lathe_conversation;
+
+typedef struct lathe_prompt {
+    char *text; /* as rendered, NUL-terminated */
+    size_t n_text;
+    lathe_tokens tokens; /* only the template's own bytes are control tokens */
+    bool thinking_open;  /* the prompt ends inside a think block */
+} lathe_prompt;
+void lathe_prompt_release(lathe_prompt *prompt);
+
+lathe_status lathe_render(const lathe_text *text, const lathe_conversation *conversation,
+                          lathe_prompt *out, lathe_error *err);
+
+/* ---- Checkpoint: what a model directory holds ---------------------------------------------- */
+
+typedef struct lathe_checkpoint lathe_checkpoint;
+
+typedef struct lathe_tensor_info {
+    const char *name;
+    const char *dtype; /* as the file spells it: "BF16", "F8_E4M3" */
+    const char *file;  /* the shard's name */
+    int32_t n_dims;
+    int64_t dim[8];
+    uint64_t bytes;
+} lathe_tensor_info;
+
+typedef struct lathe_module_info { /* one matrix of the model as it will be used */
+    const char *name;   /* without ".weight" */
+    const char *format; /* "bf16", "fp8_row", "nvfp4" ... */
+    int64_t rows, cols;
+    uint64_t bytes; /* codes and scales */
+} lathe_module_info;
+
+lathe_status lathe_checkpoint_open(lathe_checkpoint **cp, const char *model_dir, lathe_error *err);
+void lathe_checkpoint_close(lathe_checkpoint *cp);
+size_t lathe_checkpoint_tensors(const lathe_checkpoint *cp);
+void lathe_checkpoint_tensor(const lathe_checkpoint *cp, size_t i, lathe_tensor_info *out);
+size_t lathe_checkpoint_modules(const lathe_checkpoint *cp);
+void lathe_checkpoint_module(const lathe_checkpoint *cp, size_t i, lathe_module_info *out);
+
+typedef struct lathe_model_info {
+    int32_t hidden, n_layers, n_full_attention, intermediate, vocab;
+    int32_t n_heads, n_kv_heads, head_dim, rotary_dims;
+    int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim, conv_taps;
+    int32_t max_context; /* positions the configuration declares */
+    bool tied_head, has_mtp, has_vision;
+    uint64_t parameters;      /* of the text model */
+    uint64_t bytes_per_token; /* weights read for one decoded token */
+} lathe_model_info;
+void lathe_checkpoint_info(const lathe_checkpoint *cp, lathe_model_info *out);
+
+/* ---- Engine -------------------------------------------------------------------------------- */
+
+typedef enum lathe_dtype { LATHE_BF16, LATHE_F32 } lathe_dtype;
+
+typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
+
+typedef struct lathe_engine_options {
+    const char *model_dir;
+    int32_t n_ctx;   /* positions per slot; 0: min(what the model declares, 32768) */
+    int32_t n_slots; /* requests that run at once */
+    int32_t n_queue; /* requests that may wait for a slot; more are LATHE_E_BUSY */
+    int32_t n_threads; /* 0: one per processor */
+    bool pin_threads;
+    lathe_dtype kv;          /* of the KV cache */
+    lathe_dtype activations; /* between operators */
+    int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
+    const char *isa;         /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
+                                NULL: the best the processor has */
+    lathe_progress_fn progress; /* loading; may be NULL */
+    void *progress_ctx;
+} lathe_engine_options;
+void lathe_engine_options_init(lathe_engine_options *o);
+
+typedef struct lathe_memory_plan { /* bytes */
+    uint64_t weights;       /* mapped from the files as they are */
+    uint64_t kv_per_token;  /* of one slot */
+    uint64_t kv;            /* all slots, full context */
+    uint64_t recurrent;     /* GDN matrices and convolution tails, all slots */
+    uint64_t workspace;     /* of one step */
+    uint64_t total;
+    int32_t n_ctx, n_slots;
+} lathe_memory_plan;
+
+/* What lathe_engine_open would take, without taking it. */
+lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, lathe_error *err);
+
+typedef struct lathe_engine lathe_engine;
+lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,
+                               lathe_error *err);
+/* Cancels what runs and waits for it. Requests must be closed before. */
+void lathe_engine_close(lathe_engine *engine);
+const lathe_text *lathe_engine_text(const lathe_engine *engine);
+void lathe_engine_info(const lathe_engine *engine, lathe_model_info *out);
+void lathe_engine_plan(const lathe_engine *engine, lathe_memory_plan *out);
+/* One line an operator call of a step: what `inspect --schedule` prints. Heap string. */
+lathe_status lathe_engine_schedule(lathe_engine *engine, char **out, lathe_error *err);
+
+/* Natural-log probability of every token given those before it: logprob[i] belongs to token[i],
+ * logprob[0] is 0. The text may be longer than the context: it is then cut into windows of `window`
+ * tokens that are scored on their own (0: the context). `progress` may be NULL. */
+lathe_status lathe_score(lathe_engine *engine, const int32_t *token, size_t n, int32_t window,
+                         double *logprob, lathe_progress_fn progress, void *progress_ctx,
+                         lathe_error *err);
+
+/* ---- Requests ------------------------------------------------------------------------------ */
+
+typedef struct lathe_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -100 and below ban the token, 100 and above force it */
+} lathe_logit_bias;
+
+/* Order: logit bias, penalties, temperature, top-k, top-p, min-p, draw. */
+typedef struct lathe_sampling {
+    float temperature;        /* >= 0; 0 is greedy: the lowest id of equal logits */
+    int32_t top_k;            /* 0 and -1: off */
+    float top_p;              /* 0..1 */
+    float min_p;              /* 0..1 */
+    float presence_penalty;   /* -2..2, once for each token generated so far */
+    float frequency_penalty;  /* -2..2, for each time a token was generated */
+    float repetition_penalty; /* > 0, 1 is off; prompt and generated tokens */
+    int64_t seed;             /* -1: random. The same seed gives the same tokens */
+    const lathe_logit_bias *bias;
+    size_t n_bias;
+} lathe_sampling;
+
+typedef struct lathe_request_options {
+    /* The prompt: exactly one of conversation, text, token. */
+    const lathe_conversation *conversation;
+    const char *text; /* encoded with `control` as lathe_tokenize does */
+    size_t n_text;
+    bool control;
+    const int32_t *token;
+    size_t n_token;
+
+    lathe_sampling sampling; /* starts as the model's defaults, lathe_request_options_init */
+    int32_t max_tokens;      /* >= 1, or -1: to the end of the context */
+    int32_t min_tokens;      /* end tokens and stop strings do not count before */
+    const char *const *stop; /* stop strings: match visible text only */
+    size_t n_stop;
+    const int32_t *stop_id; /* beside the model's own end tokens */
+    size_t n_stop_id;
+    bool ignore_eos;
+    int32_t n_logprobs;          /* 0..20 alternatives beside each token, -1: no token_info */
+    bool no_parse;               /* all output is text events, markup included */
+    bool no_parallel_calls;      /* stop after the first tool call */
+    bool no_prefix_reuse;        /* prefill the whole prompt */
+    void (*notify)(void *ctx);   /* an event is ready; any thread; may be NULL */
+    void *notify_ctx;
+} lathe_request_options;
+/* The defaults of the model behind `text`: generation_config.json, then the family's. The family's
+ * depend on whether the request thinks. */
+void lathe_request_options_init(const lathe_text *text, bool thinking, lathe_request_options *o);
+
+typedef enum lathe_event_type {
+    LATHE_EVENT_NONE,      /* the wait ended before anything came */
+    LATHE_EVENT_ACCEPTED,  /* usage: prompt_tokens, cached_tokens */
+    LATHE_EVENT_PROGRESS,  /* done, total: prompt tokens */
+    LATHE_EVENT_TOKEN,     /* token: before the piece it made; only with n_logprobs >= 0 */
+    LATHE_EVENT_REASONING, /* text */
+    LATHE_EVENT_REASONING_END,
+    LATHE_EVENT_TEXT,       /* text: whole characters */
+    LATHE_EVENT_CALL_BEGIN, /* index, call_id, name */
+    LATHE_EVENT_CALL_ARGS,  /* index, text: pieces of one JSON object */
+    LATHE_EVENT_CALL_END,   /* index */
+    LATHE_EVENT_FINISH,     /* the last one, always: finish, usage, error */
+} lathe_event_type;
+
+typedef enum lathe_finish {
+    LATHE_FINISH_STOP,        /* an end token */
+    LATHE_FINISH_STOP_STRING, /* text: which */
+    LATHE_FINISH_LENGTH,      /* max_tokens */
+    LATHE_FINISH_CONTEXT,     /* the context is full */
+    LATHE_FINISH_CALLS,       /* tool calls end the turn */
+    LATHE_FINISH_CANCELLED,
+    LATHE_FINISH_ERROR, /* error says why */
+} lathe_finish;
+const char *lathe_finish_name(lathe_finish finish);
+
+typedef struct lathe_candidate {
+    int32_t id;
+    float logprob; /* of the raw distribution: before bias, penalties and temperature */
+} lathe_candidate;
+
+typedef struct lathe_token_info {
+    int32_t id;
+    int32_t position; /* in the sequence, the prompt's first token being 0 */
+    float logprob;
+    const lathe_candidate *top; /* [n_top], best first */
+    int32_t n_top;
+} lathe_token_info;
+
+typedef struct lathe_usage {
+    int32_t prompt_tokens, cached_tokens;
+    int32_t completion_tokens; /* an end token that was sampled counts */
+    int32_t reasoning_tokens;
+    double queue_ms, prefill_ms, decode_ms;
+    int32_t rounds; /* decode steps; tokens per round = completion_tokens / rounds */
+} lathe_usage;
+
+typedef struct lathe_event {
+    lathe_event_type type;
+    const char *text; /* [n_text], NUL-terminated */
+    size_t n_text;
+    int32_t index;
+    const char *call_id, *name;
+    int32_t done, total;
+    lathe_token_info token;
+    lathe_finish finish;
+    lathe_usage usage;
+    lathe_error error;
+} lathe_event;
+
+typedef struct lathe_request lathe_request;
+
+/* Checks and queues a request. Everything in *o is copied. LATHE_E_CONTEXT, naming both numbers, if
+ * the prompt does not fit. */
+lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
+                                  lathe_request **request, lathe_error *err);
+/* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid
+ * until the next call on this request. After LATHE_EVENT_FINISH every call returns NONE. */
+void lathe_request_next(lathe_request *request, int32_t timeout_ms, lathe_event *out);
+/* Ends it within a step; the finish event still comes. */
+void lathe_request_cancel(lathe_request *request);
+/* Cancels if it runs still, then frees it. */
+void lathe_request_close(lathe_request *request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
