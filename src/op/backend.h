@@ -1,0 +1,120 @@
+/* What a backend provides: memory, and one function per operator. op/<name>.c has checked the operands
+ * before an entry is called; the arguments' meaning is the contract in op.h. */
+#ifndef LATHE_OP_BACKEND_H
+#define LATHE_OP_BACKEND_H
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "op/batch.h"
+#include "op/op.h"
+
+struct embed_args {
+    struct tensor y;
+    const struct weight *table;
+    const int32_t *token;
+};
+struct rmsnorm_args {
+    struct tensor y, in, w;
+    float eps;
+};
+struct linear_args {
+    struct tensor y, in;
+    const struct weight *w;
+    bool add;              /* op_linear_add */
+    struct tensor scratch; /* U8 [linear_scratch()] */
+};
+struct silu_mul_args {
+    struct tensor y, gate, up;
+};
+struct qk_norm_rope_args {
+    struct tensor q, k, qg, q_norm, k_norm;
+    int32_t head_dim;
+    float eps;
+    const struct rope *rope;
+    const struct batch *b;
+};
+struct kv_append_args {
+    const struct kv_pages *kv;
+    struct tensor k, v;
+    const struct batch *b;
+};
+struct attention_args {
+    struct tensor o, q;
+    const struct kv_pages *kv;
+    float scale;
+    const struct batch *b;
+    struct tensor scratch; /* U8 [attention_scratch()] */
+};
+struct attention_gate_args {
+    struct tensor y, o, qg;
+    int32_t head_dim;
+};
+struct gdn_gates_args {
+    struct tensor g, beta, u;
+    const struct weight *in_proj_a, *in_proj_b;
+    struct tensor A_log, dt_bias;
+    struct tensor scratch; /* U8 [gdn_gates_scratch()] */
+};
+struct causal_conv1d_silu_args {
+    struct tensor y, in, w, tail;
+    const struct batch *b;
+};
+struct gated_delta_rule_args {
+    struct tensor o, qkv, g, beta, S;
+    struct gdn_heads heads;
+    const struct batch *b;
+};
+struct rmsnorm_gated_args {
+    struct tensor y, o, z, w;
+    float eps;
+};
+struct gather_rows_args {
+    struct tensor y, in;
+    const int32_t *row;
+};
+
+/* name; the struct is <name>_args */
+#define OPERATORS(X)                                                                               \
+    X(embed)                                                                                       \
+    X(rmsnorm)                                                                                     \
+    X(linear)                                                                                      \
+    X(silu_mul)                                                                                    \
+    X(qk_norm_rope)                                                                                \
+    X(kv_append)                                                                                   \
+    X(attention)                                                                                   \
+    X(attention_gate)                                                                              \
+    X(gdn_gates)                                                                                   \
+    X(causal_conv1d_silu)                                                                          \
+    X(gated_delta_rule)                                                                            \
+    X(rmsnorm_gated)                                                                               \
+    X(gather_rows)
+
+struct backend {
+    const char *name;
+
+    /* `isa` caps the instruction set ("generic", "avx2", ...), NULL takes the best; an unknown name or
+     * one this processor lacks is refused with those it has. `pool` outlives the stream. */
+    lathe_status (*open)(void **stream, struct pool *pool, const char *isa, lathe_error *err);
+    void (*close)(void *stream);
+    /* The instruction set in use, for listings. */
+    const char *(*isa)(const void *stream);
+    /* Zeroed memory of the backend, 64-byte aligned. */
+    lathe_status (*alloc)(void *stream, void **p, size_t bytes, lathe_error *err);
+    void (*free)(void *stream, void *p);
+    /* May this backend multiply by a weight of this format with these activations? */
+    bool (*has_linear)(enum weight_format_id format, enum dtype act);
+
+    /* Bytes of scratch an operator needs; 0 is allowed. Depend on shapes only, not on data. */
+    size_t (*linear_scratch)(const void *stream, const struct linear_args *a);
+    size_t (*gdn_gates_scratch)(const void *stream, const struct gdn_gates_args *a);
+    size_t (*attention_scratch)(const void *stream, const struct attention_args *a);
+
+#define X(name) lathe_status (*name)(void *stream, const struct name##_args *a, lathe_error *err);
+    OPERATORS(X)
+#undef X
+};
+
+extern const struct backend backend_ref; /* each formula in double; one thread */
+extern const struct backend backend_cpu;
+
+#endif

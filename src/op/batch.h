@@ -1,0 +1,34 @@
+/* What one pass through the schedule computes: T rows, a row being one token of one sequence. */
+#ifndef LATHE_OP_BATCH_H
+#define LATHE_OP_BATCH_H
+
+#include <stdint.h>
+
+/* Whose arithmetic the rows get; never inferred from how many there are. A backend may use the same
+ * for all (the CPU does). */
+enum phase {
+    PHASE_PREFILL, /* prompt positions: state advances */
+    PHASE_DECODE,  /* generated positions: state advances */
+    PHASE_VERIFY,  /* drafted positions: decode arithmetic, persistent state is left alone */
+};
+
+/* Consecutive rows of one sequence at consecutive positions. A slot occurs at most once in a batch. */
+struct batch_seq {
+    int32_t slot;
+    int32_t first_row, n_rows; /* n_rows >= 1 */
+    int32_t pos;               /* of first_row: tokens of this sequence that came before */
+};
+
+struct batch {
+    enum phase phase;
+    int32_t n_rows; /* T >= 1 */
+    int32_t n_seqs;
+    const int32_t *token;         /* [T] */
+    const int32_t *slot;          /* [T] */
+    const int32_t *pos;           /* [T]: cache position */
+    const int32_t (*rope_pos)[3]; /* [T]: rotary positions time, height, width; all equal pos[t] for
+                                     text */
+    const struct batch_seq *seq;  /* [n_seqs], in row order, covering all rows */
+};
+
+#endif

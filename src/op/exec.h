@@ -1,0 +1,51 @@
+/* The running of a schedule: the backend, workspace, the first failure, and planning. */
+#ifndef LATHE_OP_EXEC_H
+#define LATHE_OP_EXEC_H
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+struct backend;
+
+/* Sees a tensor of the schedule when it is ready; `layer` is -1 outside the layers. Must not change
+ * it. */
+typedef void (*exec_tap_fn)(void *ctx, const char *name, int32_t layer, const struct tensor *t);
+
+struct exec {
+    const struct backend *backend;
+    void *stream;
+    bool planning;          /* operators are checked and listed, not run; tensors have no data */
+    unsigned char *base;    /* workspace, 64-byte aligned; NULL while planning */
+    size_t cap, used, peak; /* bytes */
+    lathe_status status;    /* the first failure */
+    lathe_error err;
+    exec_tap_fn tap; /* may be NULL */
+    void *tap_ctx;
+    struct buf *listing; /* while planning, may be NULL: one line an operator call */
+};
+
+/* A planning exec: run the schedule, then read `peak`. */
+void exec_plan(struct exec *x, const struct backend *backend, void *stream, struct buf *listing);
+/* One over a workspace of `cap` bytes that the caller owns. */
+void exec_init(struct exec *x, const struct backend *backend, void *stream, void *workspace,
+               size_t cap);
+/* Begins a step: forgets the last one's failure and rewinds the workspace. */
+void exec_begin(struct exec *x);
+/* The step's first failure. */
+lathe_status exec_end(struct exec *x, lathe_error *err);
+
+/* Temporaries last until the matching pop; their contents are undefined at first. Running out of
+ * workspace is a failure of the step (planning makes it impossible). */
+size_t exec_push(const struct exec *x);
+void exec_pop(struct exec *x, size_t mark);
+struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t cols);
+
+void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t);
+
+/* For op/<name>.c: records a failure if there was none. */
+void exec_fail(struct exec *x, lathe_status status, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* For op/<name>.c: notes a call while planning. */
+void exec_note(struct exec *x, const char *op, const struct tensor *out, const char *detail);
+
+#endif

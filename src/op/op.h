@@ -1,0 +1,129 @@
+/* Every operator's contract: what it computes, over which shapes, what may alias, what state changes.
+ *
+ * Common to all:
+ *  - T, the number of rows, is any positive number. Row t of a result depends on row t of the inputs
+ *    (and on its sequence's state) only: not on T, on the other rows, or on the thread count; the same
+ *    row gives the same bits in any batch of the same phase.
+ *  - "act" is the activation dtype, BF16 or F32: the dtype of the tensors marked so, which must
+ *    agree. Sums are in F32 or wider; a result is rounded once, when it is stored.
+ *  - NaN and infinity follow IEEE 754 through a row and reach no other row or slot.
+ *  - Inputs may be views of columns (stride > row); weights are read where the checkpoint has them.
+ *  - Inputs are unchanged; outputs alias nothing unless the contract says so. Small vectors are F32.
+ * Calls go through `struct exec`, which keeps the first failure and makes later calls no-ops. */
+#ifndef LATHE_OP_OP_H
+#define LATHE_OP_OP_H
+
+#include "op/batch.h"
+#include "op/exec.h"
+#include "quant/formats.h"
+#include "tensor/tensor.h"
+
+/* y[t,:] = table[token[t],:].  y [T, hidden] act; table any format; tokens in [0, table.rows). */
+void op_embed(struct exec *x, struct tensor y, const struct weight *table, const int32_t *token);
+
+/* y[t,:] = x[t,:] * rsqrt(mean_i(x[t,i]^2) + eps) * (1 + w[:])
+ *   y, in [T, n] act, may be the same tensor;  w [n] F32, zero-centred as in the checkpoint.
+ *   From Qwen3_5RMSNorm. */
+void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor w, float eps);
+
+/* y[t,r] = sum_c W[r,c] * in[t,c]
+ *   in [T, cols] act;  y [T, rows] act or F32;  W any format. */
+void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w);
+
+/* h[t,r] += sum_c W[r,c] * in[t,c], the sum in F32 and rounded once.  h [T, rows] act. */
+void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const struct weight *w);
+
+/* y[t,i] = silu(gate[t,i]) * up[t,i],  silu(x) = x / (1 + exp(-x)).
+ *   y, gate, up [T, n] act; y may be gate or up. */
+void op_silu_mul(struct exec *x, struct tensor y, struct tensor gate, struct tensor up);
+
+/* The rotary embedding of some leading dims of every head (NeoX pairing: i with i + dims / 2) over
+ * three position axes. */
+struct rope {
+    int32_t dims;          /* even, <= head_dim; the others pass unchanged */
+    const float *inv_freq; /* [dims / 2] */
+    const uint8_t *axis;   /* [dims / 2]: 0 time, 1 height, 2 width */
+    float scale;           /* cos and sin are multiplied by it (YaRN); 1 otherwise */
+};
+
+/* Per head: normalise as op_rmsnorm over head_dim, then rotate.
+ *   q [T, n_heads * head_dim] act: from qg [T, n_heads * 2 * head_dim] act, the first head_dim of each
+ *     head's 2 * head_dim (the rest is the output gate, not touched)
+ *   k [T, n_kv_heads * head_dim] act, in place
+ *   angle a_i = rope_pos[t][axis[i]] * inv_freq[i] in F32; sin and cos in F32.
+ *   From Qwen3_5Attention. */
+void op_qk_norm_rope(struct exec *x, struct tensor q, struct tensor k, struct tensor qg,
+                     struct tensor q_norm, struct tensor k_norm, int32_t head_dim, float eps,
+                     const struct rope *rope, const struct batch *b);
+
+/* One layer's keys and values in fixed blocks of positions. */
+struct kv_pages {
+    struct tensor k, v;        /* [n_pages, page, n_kv_heads, head_dim] BF16 or F32 */
+    const int32_t *page_table; /* [n_slots, pages_per_slot]: page of positions [i * page, ...) */
+    int32_t pages_per_slot;
+};
+
+/* Rounds k and v [T, n_kv_heads * head_dim] act to the cache's dtype and writes them at each row's
+ * (slot, pos). Runs in every phase: what lies at or above a sequence's frontier is garbage by
+ * contract and is written before it is read. */
+void op_kv_append(struct exec *x, const struct kv_pages *kv, struct tensor k, struct tensor v,
+                  const struct batch *b);
+
+/* o[t,n,:] = sum_s p[s] * v[s, n / group,:],  p = softmax_s(q[t,n] . k[s, n / group] * scale), over
+ * s = 0 .. pos[t] of the row's slot, group = n_heads / n_kv_heads.
+ *   q [T, n_heads * head_dim] act;  o [T, n_heads * head_dim] F32.
+ *   Splits of s lie at fixed absolute positions and are merged in ascending order. */
+void op_attention(struct exec *x, struct tensor o, struct tensor q, const struct kv_pages *kv,
+                  float scale, const struct batch *b);
+
+/* y[t, n * head_dim + d] = o[t, n * head_dim + d] * sigmoid(qg[t, n * 2 * head_dim + head_dim + d]):
+ * the output gate that q_proj computes beside each query.
+ *   y [T, n_heads * head_dim] act;  o the same shape, F32;  qg [T, n_heads * 2 * head_dim] act. */
+void op_attention_gate(struct exec *x, struct tensor y, struct tensor o, struct tensor qg,
+                       int32_t head_dim);
+
+/* g = -exp(A_log) * softplus(in_proj_a u + dt_bias),  beta = sigmoid(in_proj_b u)
+ *   softplus(x) = x if x > 20, else log(1 + exp(x))
+ *   g, beta [T, n_v_heads] F32;  u [T, hidden] act;  A_log, dt_bias F32 [n_v_heads].
+ *   The two products are not rounded before use. From Qwen3_5GatedDeltaNet. */
+void op_gdn_gates(struct exec *x, struct tensor g, struct tensor beta, struct tensor u,
+                  const struct weight *in_proj_a, const struct weight *in_proj_b,
+                  struct tensor A_log, struct tensor dt_bias);
+
+/* y[t,c] = silu(sum_j w[c,j] * in[t - (taps - 1) + j, c]): causal, depthwise. Before a sequence's first
+ * row stand the taps - 1 inputs of its tail, oldest first.
+ *   y, in [T, channels] act, not the same;  w F32 [channels, taps]
+ *   tail [n_slots, taps - 1, channels] act: zero for a fresh sequence. In PREFILL and DECODE each
+ *     sequence's tail becomes its last taps - 1 inputs; in VERIFY it is left alone.
+ *   Sum in F32, ascending j. */
+void op_causal_conv1d_silu(struct exec *x, struct tensor y, struct tensor in, struct tensor w,
+                           struct tensor tail, const struct batch *b);
+
+struct gdn_heads {
+    int32_t n_k_heads, n_v_heads; /* v head j uses k head j / (n_v_heads / n_k_heads) */
+    int32_t dk, dv;
+};
+
+/* The gated delta rule, one step a row. Per v head, all in F32:
+ *   k^ = k * rsqrt(sum(k^2) + 1e-6),  q^ = q * rsqrt(sum(q^2) + 1e-6) / sqrt(dk)
+ *   S = exp(g) * S;  d = beta * (v - S^T k^);  S = S + k^ d^T;  o = S^T q^
+ *   o [T, n_v_heads * dv] F32
+ *   qkv [T, n_k_heads * dk | n_k_heads * dk | n_v_heads * dv] act: q, k, v after the convolution
+ *   g, beta [T, n_v_heads] F32
+ *   S [n_slots, n_v_heads, dk, dv] F32: zero for a fresh sequence. Advanced by each sequence's rows in
+ *     PREFILL and DECODE; in VERIFY read, and left alone.
+ *   From Qwen3_5GatedDeltaNet; the recurrence in the order above, so that any split of a sequence into
+ *   batches gives the same bits. */
+void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, struct tensor g,
+                         struct tensor beta, struct tensor S, const struct gdn_heads *heads,
+                         const struct batch *b);
+
+/* y[t,j,:] = o * rsqrt(mean(o^2) + eps) * w[:] * silu(z[t,j,:]) over each head's dv values.
+ *   o [T, n_v_heads * dv] F32;  y, z [T, n_v_heads * dv] act, may be the same;  w F32 [dv], plain. */
+void op_rmsnorm_gated(struct exec *x, struct tensor y, struct tensor o, struct tensor z,
+                      struct tensor w, float eps);
+
+/* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype. */
+void op_gather_rows(struct exec *x, struct tensor y, struct tensor in, const int32_t *row);
+
+#endif

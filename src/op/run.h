@@ -1,0 +1,55 @@
+/* For op/<name>.c only: operand checks and the one place where an operator meets a backend. */
+#ifndef LATHE_OP_RUN_H
+#define LATHE_OP_RUN_H
+
+#include "op/backend.h"
+#include "op/exec.h"
+
+/* Returns from the operator if an earlier one failed. */
+#define OP_BEGIN(x)                                                                                \
+    do {                                                                                           \
+        if ((x)->status)                                                                           \
+            return;                                                                                \
+    } while (0)
+
+/* A shape or dtype that contradicts the contract: a mistake of the schedule or of a model file. */
+#define OP_REQUIRE(x, op, cond)                                                                    \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            exec_fail((x), LATHE_E_ARGUMENT, "%s: operands contradict %s", (op), #cond);           \
+            return;                                                                                \
+        }                                                                                          \
+    } while (0)
+
+/* Notes the call while planning, else runs it; fails with the operator's name if the backend has no
+ * such entry. `detail` is text for the listing. */
+#define OP_RUN(x, op, args, out, detail)                                                           \
+    do {                                                                                           \
+        lathe_error err_;                                                                          \
+        if (!(x)->backend->op)                                                                     \
+            exec_fail((x), LATHE_E_UNSUPPORTED, "backend %s has no operator %s",                   \
+                      (x)->backend->name, #op);                                                    \
+        else if ((x)->planning)                                                                    \
+            exec_note((x), #op, (out), (detail));                                                  \
+        else if ((x)->backend->op((x)->stream, (args), &err_))                                     \
+            exec_fail((x), err_.status, "%s: %s", #op, err_.message);                              \
+    } while (0)
+
+/* [rows, cols] of this dtype, rows apart or not. */
+static inline bool is_matrix(const struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols)
+{
+    return t->n_dims == 2 && t->dtype == dtype && t->dim[0] == rows && t->dim[1] == cols &&
+           t->stride >= cols;
+}
+
+static inline bool is_vector(const struct tensor *t, enum dtype dtype, int64_t n)
+{
+    return t->n_dims == 1 && t->dtype == dtype && t->dim[0] == n;
+}
+
+static inline bool is_act(enum dtype d)
+{
+    return d == DT_BF16 || d == DT_F32;
+}
+
+#endif
