@@ -42,7 +42,8 @@ struct weight_format {
     lathe_status (*layout)(struct weight *w, int64_t rows, int64_t cols, enum dtype scales_dtype,
                            lathe_error *err);
     /* Encodes rows [row, row + n) of the float matrix src [n, cols] into w, whose codes and scales
-     * are writable memory; w->global must be set before. For tests, tools and generated models. */
+     * are writable memory; w->global must be set before. For FP8_BLOCK row and n are multiples of
+     * 128, or reach the last row. For tests, tools and generated models. */
     void (*pack)(const struct weight *w, const float *src, int64_t row, int64_t n);
     /* W[row, col .. col + n) as float, n values: this defines the format. col and n are multiples of
      * 16, or reach the end of the row. */
@@ -50,6 +51,15 @@ struct weight_format {
 };
 
 extern const struct weight_format weight_formats[WF_COUNT];
+
+/* Each format's own file. */
+#define X(upper, lower)                                                                            \
+    lathe_status lower##_layout(struct weight *w, int64_t rows, int64_t cols,                      \
+                                enum dtype scales_dtype, lathe_error *err);                        \
+    void lower##_pack(const struct weight *w, const float *src, int64_t row, int64_t n);           \
+    void lower##_unpack(float *dst, const struct weight *w, int64_t row, int64_t col, int64_t n);
+WEIGHT_FORMATS(X)
+#undef X
 
 /* The `global` that lets pack represent a matrix with this largest magnitude; 1 where the format
  * has none. */

@@ -17,6 +17,17 @@ uint16_t f16_from_f32(float f)
     return (uint16_t)(sign | (a + 0xFFF + (a >> 13 & 1)) >> 13);
 }
 
+#define V(c)                                                                                       \
+    ((((c)&0x7F) == 0x7F)                                                                          \
+         ? NAN                                                                                     \
+         : ((c)&0x80 ? -1.f : 1.f) *                                                               \
+               (((c) >> 3 & 15) ? (float)(8 + ((c)&7)) * (float)(1 << ((c) >> 3 & 15)) / 1024      \
+                                : (float)((c)&7) / 512))
+#define V4(c)  V(c), V((c) + 1), V((c) + 2), V((c) + 3)
+#define V16(c) V4(c), V4((c) + 4), V4((c) + 8), V4((c) + 12)
+#define V64(c) V16(c), V16((c) + 16), V16((c) + 32), V16((c) + 48)
+const float e4m3_value[256] = {V64(0), V64(64), V64(128), V64(192)};
+
 uint8_t e4m3_from_f32(float f)
 {
     uint32_t u = f32_bits(f), sign = u >> 24 & 0x80, a = u & 0x7FFFFFFF;

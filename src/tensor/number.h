@@ -60,6 +60,9 @@ static inline float e4m3_to_f32(uint8_t c)
     return f32_from_bits(sign | f32_bits(f));
 }
 
+/* The same as a table. */
+extern const float e4m3_value[256];
+
 /* Nearest, ties to even; clamps to +-448; NaN gives 0x7F with the sign. */
 uint8_t e4m3_from_f32(float f);
 
