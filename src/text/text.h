@@ -1,0 +1,46 @@
+/* The text side of a model directory: tokenizer, chat template and what its configuration files say
+ * about ending and sampling. text_api.c opens and closes it and implements the token functions of
+ * lathe.h; render.c owns `template` and implements lathe_render. */
+#ifndef LATHE_TEXT_TEXT_H
+#define LATHE_TEXT_TEXT_H
+
+#include "text/tokenizer.h"
+
+struct template;
+
+struct lathe_text {
+    char *model_dir;
+    struct tokenizer *tokenizer;
+
+    /* chat_template.jinja or else chat_template of tokenizer_config.json; NULL: there is none, and
+     * rendering fails. template_file says where it was found, for messages. */
+    char *template_source;
+    size_t n_template_source;
+    const char *template_file;
+    struct template *template; /* compiled; NULL without a source */
+
+    int32_t *stop_id; /* [n_stop_id], ascending: every end token that a file names */
+    size_t n_stop_id;
+
+    /* Ids of the added tokens that shape the output; -1 where the tokenizer has none. */
+    int32_t think_begin, think_end;         /* <think>, </think> */
+    int32_t tool_call_begin, tool_call_end; /* <tool_call>, </tool_call> */
+    int32_t im_start, im_end;               /* <|im_start|>, <|im_end|> */
+
+    lathe_sampling sampling[2]; /* defaults of a request that does not think, that thinks */
+};
+
+/* In render.c. Compiles text->template_source into text->template; called once by lathe_text_open,
+ * also without a source. */
+lathe_status text_template_open(struct lathe_text *text, lathe_error *err);
+void text_template_close(struct lathe_text *text); /* also after a failed or a missing open */
+
+/* In text_config.c. From the roots of config.json, generation_config.json and tokenizer_config.json,
+ * each of which may be NULL: the union of the end tokens they name. An id that the tokenizer lacks is
+ * left out with a warning. */
+lathe_status text_stop_ids(struct lathe_text *text, const json_t *config, const json_t *generation,
+                           const json_t *tokenizer_config, lathe_error *err);
+/* Sampling defaults: generation_config.json (NULL: absent), then those of the family. */
+lathe_status text_sampling(struct lathe_text *text, const json_t *generation, lathe_error *err);
+
+#endif
