@@ -1,0 +1,113 @@
+#include "cache/kv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t pages_for(int32_t n)
+{
+    return (int32_t)(((int64_t)n + KV_PAGE - 1) / KV_PAGE);
+}
+
+/* One page of K (or of V) in one layer. */
+static size_t page_bytes(const struct kv_shape *s)
+{
+    return (size_t)KV_PAGE * (size_t)s->n_kv_heads * (size_t)s->head_dim * dtype_size(s->dtype);
+}
+
+static size_t n_pages_of(const struct kv_shape *s)
+{
+    return (size_t)pages_for(s->n_ctx) * (size_t)s->n_slots;
+}
+
+size_t kv_cache_bytes(const struct kv_shape *s)
+{
+    return n_pages_of(s) * (page_bytes(s) * 2 * (size_t)s->n_layers + sizeof(int32_t));
+}
+
+size_t kv_cache_bytes_per_token(const struct kv_shape *s)
+{
+    return page_bytes(s) / KV_PAGE * 2 * (size_t)s->n_layers;
+}
+
+lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
+                           const struct backend *backend, void *stream, lathe_error *err)
+{
+    *kv = (struct kv_cache){.shape = *s, .backend = backend, .stream = stream};
+    kv->pages_per_slot = pages_for(s->n_ctx);
+    size_t n = n_pages_of(s);
+    if (n > INT32_MAX)
+        return fail(err, LATHE_E_LIMIT, "KV cache: %zu pages, at most %d", n, INT32_MAX);
+    kv->n_pages = (int32_t)n;
+    void *data = NULL, *table = NULL;
+    lathe_status st =
+        backend->alloc(stream, &data, n * page_bytes(s) * 2 * (size_t)s->n_layers, err);
+    kv->data = data;
+    if (!st)
+        st = backend->alloc(stream, &table, n * sizeof(int32_t), err);
+    kv->page_table = table;
+    if (!st) {
+        kv->n_used = calloc((size_t)s->n_slots, sizeof(int32_t));
+        kv->free_page = malloc(n * sizeof(int32_t));
+        if (!kv->n_used || !kv->free_page)
+            st = fail_memory(err, n * sizeof(int32_t));
+    }
+    if (st) {
+        kv_cache_close(kv);
+        error_context(err, "KV cache of %d x %d positions", s->n_slots, s->n_ctx);
+        return st;
+    }
+    for (int32_t i = 0; i < kv->n_pages; i++)
+        kv->free_page[i] = kv->n_pages - 1 - i;
+    kv->n_free = kv->n_pages;
+    return LATHE_OK;
+}
+
+void kv_cache_close(struct kv_cache *kv)
+{
+    if (kv->data)
+        kv->backend->free(kv->stream, kv->data);
+    if (kv->page_table)
+        kv->backend->free(kv->stream, kv->page_table);
+    free(kv->n_used);
+    free(kv->free_page);
+    *kv = (struct kv_cache){0};
+}
+
+lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lathe_error *err)
+{
+    if (n > kv->shape.n_ctx)
+        return fail(err, LATHE_E_CONTEXT, "%d positions, the context has %d", n, kv->shape.n_ctx);
+    int32_t *row = kv->page_table + (size_t)slot * (size_t)kv->pages_per_slot;
+    while (kv->n_used[slot] < pages_for(n))
+        row[kv->n_used[slot]++] = kv->free_page[--kv->n_free];
+    return LATHE_OK;
+}
+
+void kv_cache_reset(struct kv_cache *kv, int32_t slot)
+{
+    const int32_t *row = kv->page_table + (size_t)slot * (size_t)kv->pages_per_slot;
+    size_t bytes = page_bytes(&kv->shape);
+    while (kv->n_used[slot] > 0) {
+        int32_t page = row[--kv->n_used[slot]];
+        for (int32_t i = 0; i < kv->shape.n_layers; i++) {
+            struct kv_pages p = kv_cache_layer(kv, i);
+            memset(tensor_at(&p.k, page), 0, bytes);
+            memset(tensor_at(&p.v, page), 0, bytes);
+        }
+        kv->free_page[kv->n_free++] = page;
+    }
+}
+
+struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i)
+{
+    const struct kv_shape *s = &kv->shape;
+    size_t plane = page_bytes(s) * (size_t)kv->n_pages;
+    unsigned char *k = kv->data ? kv->data + 2 * (size_t)i * plane : NULL; /* NULL while planning */
+    unsigned char *v = k ? k + plane : NULL;
+    return (struct kv_pages){
+        .k = tensor_4d(k, s->dtype, kv->n_pages, KV_PAGE, s->n_kv_heads, s->head_dim),
+        .v = tensor_4d(v, s->dtype, kv->n_pages, KV_PAGE, s->n_kv_heads, s->head_dim),
+        .page_table = kv->page_table,
+        .pages_per_slot = kv->pages_per_slot,
+    };
+}

@@ -1,0 +1,47 @@
+/* Keys and values of the full-attention layers, in pages of KV_PAGE positions. Pages of a slot are
+ * taken from one pool as it grows and go back when the slot is reset. */
+#ifndef LATHE_CACHE_KV_H
+#define LATHE_CACHE_KV_H
+
+#include "op/backend.h"
+
+/* 64: the attention's splits are whole pages, and a page of the 27B (128 KiB) is long enough to
+ * stream. */
+enum { KV_PAGE = 64 };
+
+struct kv_shape {
+    int32_t n_layers, n_kv_heads, head_dim;
+    enum dtype dtype; /* DT_BF16 or DT_F32 */
+    int32_t n_slots;
+    int32_t n_ctx; /* positions a slot may hold */
+};
+
+struct kv_cache {
+    struct kv_shape shape;
+    const struct backend *backend;
+    void *stream;
+    unsigned char *data; /* backend memory: per layer K, then V */
+    int32_t n_pages;     /* in the pool */
+    int32_t pages_per_slot;
+    int32_t *page_table; /* [n_slots, pages_per_slot] backend memory */
+    int32_t *n_used;     /* [n_slots]: pages a slot has */
+    int32_t *free_page;  /* [n_pages] stack */
+    int32_t n_free;
+};
+
+/* Bytes kv_cache_open takes of backend memory. */
+size_t kv_cache_bytes(const struct kv_shape *s);
+size_t kv_cache_bytes_per_token(const struct kv_shape *s);
+lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
+                           const struct backend *backend, void *stream, lathe_error *err);
+void kv_cache_close(struct kv_cache *kv); /* no-op on a zeroed struct */
+
+/* Makes positions [0, n) of a slot addressable; never fails for n <= n_ctx. */
+lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lathe_error *err);
+/* Gives the slot's pages back; what they held is zeroed, so that nothing of it can be read again. */
+void kv_cache_reset(struct kv_cache *kv, int32_t slot);
+
+/* Layer i of the full-attention layers, for the operators. */
+struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i);
+
+#endif

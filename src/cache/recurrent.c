@@ -1,0 +1,75 @@
+#include "cache/recurrent.h"
+
+#include <string.h>
+
+/* Of one slot and layer, each a multiple of 64 so that every part stays aligned. */
+static size_t matrix_bytes(const struct recurrent_shape *s)
+{
+    size_t n = (size_t)s->heads.n_v_heads * (size_t)s->heads.dk * (size_t)s->heads.dv;
+    return n * sizeof(float);
+}
+
+static size_t tail_bytes(const struct recurrent_shape *s)
+{
+    return (size_t)(s->conv_taps - 1) * (size_t)s->conv_dim * dtype_size(s->act);
+}
+
+static size_t round_up(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+static size_t layer_bytes(const struct recurrent_shape *s)
+{
+    return round_up(matrix_bytes(s) * (size_t)s->n_slots) +
+           round_up(tail_bytes(s) * (size_t)s->n_slots);
+}
+
+size_t recurrent_bytes(const struct recurrent_shape *s)
+{
+    return layer_bytes(s) * (size_t)s->n_layers;
+}
+
+lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s,
+                            const struct backend *backend, void *stream, lathe_error *err)
+{
+    *r = (struct recurrent){.shape = *s, .backend = backend, .stream = stream};
+    void *data = NULL;
+    lathe_status st = backend->alloc(stream, &data, recurrent_bytes(s), err);
+    r->data = data;
+    if (st)
+        error_context(err, "recurrent state of %d slots", s->n_slots);
+    return st;
+}
+
+void recurrent_close(struct recurrent *r)
+{
+    if (r->data)
+        r->backend->free(r->stream, r->data);
+    *r = (struct recurrent){0};
+}
+
+struct tensor recurrent_S(const struct recurrent *r, int32_t i)
+{
+    const struct recurrent_shape *s = &r->shape;
+    /* No data while planning. */
+    return tensor_4d(r->data ? r->data + (size_t)i * layer_bytes(s) : NULL, DT_F32, s->n_slots,
+                     s->heads.n_v_heads, s->heads.dk, s->heads.dv);
+}
+
+struct tensor recurrent_tail(const struct recurrent *r, int32_t i)
+{
+    const struct recurrent_shape *s = &r->shape;
+    unsigned char *p =
+        r->data + (size_t)i * layer_bytes(s) + round_up(matrix_bytes(s) * (size_t)s->n_slots);
+    return tensor_3d(p, s->act, s->n_slots, s->conv_taps - 1, s->conv_dim);
+}
+
+void recurrent_reset(struct recurrent *r, int32_t slot)
+{
+    for (int32_t i = 0; i < r->shape.n_layers; i++) {
+        struct tensor S = recurrent_S(r, i), tail = recurrent_tail(r, i);
+        memset(tensor_at(&S, slot), 0, matrix_bytes(&r->shape));
+        memset(tensor_at(&tail, slot), 0, tail_bytes(&r->shape));
+    }
+}

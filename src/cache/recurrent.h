@@ -1,0 +1,35 @@
+/* What the Gated DeltaNet layers remember of each slot: the matrix S and the convolution's tail. The
+ * size does not depend on the context, and a state cannot be cut back: only reset, copied, advanced. */
+#ifndef LATHE_CACHE_RECURRENT_H
+#define LATHE_CACHE_RECURRENT_H
+
+#include "op/backend.h"
+
+struct recurrent_shape {
+    int32_t n_layers; /* Gated DeltaNet layers */
+    int32_t n_slots;
+    int32_t conv_dim, conv_taps;
+    struct gdn_heads heads;
+    enum dtype act; /* of the tails */
+};
+
+struct recurrent {
+    struct recurrent_shape shape;
+    const struct backend *backend;
+    void *stream;
+    unsigned char *data; /* backend memory: per layer S of all slots, then the tails of all slots */
+};
+
+size_t recurrent_bytes(const struct recurrent_shape *s);
+/* All slots fresh. */
+lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s,
+                            const struct backend *backend, void *stream, lathe_error *err);
+void recurrent_close(struct recurrent *r); /* no-op on a zeroed struct */
+/* Makes the slot that of an empty sequence. */
+void recurrent_reset(struct recurrent *r, int32_t slot);
+
+/* Layer i: S [n_slots, n_v_heads, dk, dv] F32 and tail [n_slots, taps - 1, conv_dim] act. */
+struct tensor recurrent_S(const struct recurrent *r, int32_t i);
+struct tensor recurrent_tail(const struct recurrent *r, int32_t i);
+
+#endif

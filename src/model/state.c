@@ -1,0 +1,89 @@
+#include "model/forward.h"
+
+static int32_t count_layers(const struct dims *d, bool full_attention)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < d->n_layers; i++)
+        n += d->is_full_attention[i] == full_attention;
+    return n;
+}
+
+void rope_axes(uint8_t *axis, int32_t n_pairs, const int32_t section[3])
+{
+    for (int32_t i = 0; i < n_pairs; i++) {
+        int32_t a = i % 3;
+        axis[i] = a != 0 && i < 3 * section[a] ? (uint8_t)a : 0;
+    }
+}
+
+struct kv_shape state_kv_shape(const struct dims *d, const struct state_options *o)
+{
+    return (struct kv_shape){
+        .n_layers = count_layers(d, true),
+        .n_kv_heads = d->n_kv_heads,
+        .head_dim = d->head_dim,
+        .dtype = o->kv,
+        .n_slots = o->n_slots,
+        .n_ctx = o->n_ctx,
+    };
+}
+
+struct recurrent_shape state_recurrent_shape(const struct dims *d, const struct state_options *o)
+{
+    return (struct recurrent_shape){
+        .n_layers = count_layers(d, false),
+        .n_slots = o->n_slots,
+        .conv_dim = d->conv_dim,
+        .conv_taps = d->conv_taps,
+        .heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv},
+        .act = o->act,
+    };
+}
+
+static void rope_init(struct state *s, const struct dims *d)
+{
+    rope_axes(s->rope_axis, d->rotary_dims / 2, d->mrope_section);
+    s->rope = (struct rope){
+        .dims = d->rotary_dims,
+        .inv_freq = d->inv_freq,
+        .axis = s->rope_axis,
+        .scale = d->rope_scale,
+    };
+}
+
+void state_plan(struct state *s, const struct dims *d, const struct state_options *o)
+{
+    *s = (struct state){.act = o->act};
+    s->kv.shape = state_kv_shape(d, o);
+    s->recurrent.shape = state_recurrent_shape(d, o);
+    s->kv.pages_per_slot = (o->n_ctx + KV_PAGE - 1) / KV_PAGE;
+    s->kv.n_pages = s->kv.pages_per_slot * o->n_slots;
+    rope_init(s, d);
+}
+
+lathe_status state_open(struct state *s, const struct dims *d, const struct state_options *o,
+                        const struct backend *backend, void *stream, lathe_error *err)
+{
+    struct kv_shape kv = state_kv_shape(d, o);
+    struct recurrent_shape rec = state_recurrent_shape(d, o);
+    *s = (struct state){.act = o->act};
+    rope_init(s, d);
+    lathe_status st = kv_cache_open(&s->kv, &kv, backend, stream, err);
+    if (!st)
+        st = recurrent_open(&s->recurrent, &rec, backend, stream, err);
+    if (st)
+        state_close(s);
+    return st;
+}
+
+void state_close(struct state *s)
+{
+    kv_cache_close(&s->kv);
+    recurrent_close(&s->recurrent);
+}
+
+void state_reset(struct state *s, int32_t slot)
+{
+    kv_cache_reset(&s->kv, slot);
+    recurrent_reset(&s->recurrent, slot);
+}
