@@ -18,6 +18,11 @@
 #include "quant/formats.h"
 #include "tensor/tensor.h"
 
+enum {
+    OP_MAX_HEAD = 512, /* head_dim, dk, dv */
+    OP_MAX_TAPS = 8,   /* of the convolution */
+};
+
 /* y[t,:] = table[token[t],:].  y [T, hidden] act; table any format; tokens in [0, table.rows). */
 void op_embed(struct exec *x, struct tensor y, const struct weight *table, const int32_t *token);
 

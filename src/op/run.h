@@ -52,4 +52,11 @@ static inline bool is_act(enum dtype d)
     return d == DT_BF16 || d == DT_F32;
 }
 
+/* Do the sequences cover the rows in order, in slots below n_slots? */
+bool batch_fits(const struct batch *b, int64_t n_slots);
+/* Same shape and dtype of keys and values. */
+bool kv_pages_agree(const struct kv_pages *kv);
+/* Is there a page for every position up to each sequence's last row? */
+bool kv_pages_hold(const struct kv_pages *kv, const struct batch *b);
+
 #endif

@@ -1,0 +1,44 @@
+#include "op/run.h"
+
+bool batch_fits(const struct batch *b, int64_t n_slots)
+{
+    int64_t row = 0;
+    for (int32_t i = 0; i < b->n_seqs; i++) {
+        const struct batch_seq *s = &b->seq[i];
+        if (s->slot < 0 || s->slot >= n_slots || s->first_row != row || s->n_rows < 1 || s->pos < 0)
+            return false;
+        row += s->n_rows;
+    }
+    return row == b->n_rows;
+}
+
+bool kv_pages_agree(const struct kv_pages *kv)
+{
+    const struct tensor *k = &kv->k, *v = &kv->v;
+    if (k->n_dims != 4 || v->n_dims != 4 || k->dtype != v->dtype || !is_act(k->dtype) ||
+        k->stride < tensor_row(k) || v->stride < tensor_row(v) || kv->pages_per_slot < 1)
+        return false;
+    for (int i = 0; i < 4; i++)
+        if (k->dim[i] != v->dim[i] || k->dim[i] < 1)
+            return false;
+    return true;
+}
+
+bool kv_pages_hold(const struct kv_pages *kv, const struct batch *b)
+{
+    int64_t page = kv->k.dim[1];
+    if (!batch_fits(b, INT32_MAX))
+        return false;
+    for (int32_t i = 0; i < b->n_seqs; i++) {
+        const struct batch_seq *s = &b->seq[i];
+        int64_t last = ((int64_t)s->pos + s->n_rows - 1) / page;
+        if (last >= kv->pages_per_slot)
+            return false;
+        for (int64_t p = 0; p <= last; p++) {
+            int32_t at = kv->page_table[(int64_t)s->slot * kv->pages_per_slot + p];
+            if (at < 0 || at >= kv->k.dim[0])
+                return false;
+        }
+    }
+    return true;
+}

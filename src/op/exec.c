@@ -1,0 +1,99 @@
+#include "op/exec.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "op/backend.h"
+
+enum { ALIGN = 64 }; /* a cache line, and the widest vector */
+
+void exec_plan(struct exec *x, const struct backend *backend, void *stream, struct buf *listing)
+{
+    *x = (struct exec){
+        .backend = backend,
+        .stream = stream,
+        .planning = true,
+        .cap = SIZE_MAX,
+        .listing = listing,
+    };
+}
+
+void exec_init(struct exec *x, const struct backend *backend, void *stream, void *workspace,
+               size_t cap)
+{
+    *x = (struct exec){.backend = backend, .stream = stream, .base = workspace, .cap = cap};
+}
+
+void exec_begin(struct exec *x)
+{
+    x->status = LATHE_OK;
+    x->used = 0;
+}
+
+lathe_status exec_end(struct exec *x, lathe_error *err)
+{
+    if (x->status && err)
+        *err = x->err;
+    return x->status;
+}
+
+size_t exec_push(const struct exec *x)
+{
+    return x->used;
+}
+
+void exec_pop(struct exec *x, size_t mark)
+{
+    x->used = mark;
+}
+
+struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t cols)
+{
+    struct tensor t = tensor_2d(NULL, dtype, rows, cols);
+    if (x->status)
+        return t;
+    size_t row_bytes, bytes, end;
+    if (rows < 0 || cols < 0 ||
+        __builtin_mul_overflow((size_t)cols, dtype_size(dtype), &row_bytes) ||
+        __builtin_mul_overflow(row_bytes, (size_t)rows, &bytes) ||
+        __builtin_add_overflow(bytes, (size_t)(ALIGN - 1), &bytes) ||
+        __builtin_add_overflow(x->used, bytes & ~(size_t)(ALIGN - 1), &end) || end > x->cap) {
+        exec_fail(x, LATHE_E_MEMORY, "workspace: %lld x %lld %s do not fit in %zu of %zu bytes",
+                  (long long)rows, (long long)cols, dtype_name(dtype), x->cap - x->used, x->cap);
+        return t;
+    }
+    if (!x->planning)
+        t.data = x->base + x->used;
+    x->used = end;
+    if (x->peak < end)
+        x->peak = end;
+    return t;
+}
+
+void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t)
+{
+    if (x->tap && !x->status && !x->planning)
+        x->tap(x->tap_ctx, name, layer, t);
+}
+
+void exec_fail(struct exec *x, lathe_status status, const char *fmt, ...)
+{
+    if (x->status)
+        return;
+    char message[sizeof x->err.message];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    x->status = fail(&x->err, status, "%s", message);
+}
+
+void exec_note(struct exec *x, const char *op, const struct tensor *out, const char *detail)
+{
+    if (!x->listing)
+        return;
+    char what[96];
+    tensor_describe(out, what);
+    buf_printf(x->listing, "%-20s %-24s%s%s\n", op, what, detail && *detail ? " " : "",
+               detail ? detail : "");
+}

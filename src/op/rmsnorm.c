@@ -1,0 +1,12 @@
+#include "op/run.h"
+
+void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor w, float eps)
+{
+    OP_BEGIN(x);
+    OP_REQUIRE(x, "rmsnorm", in.n_dims == 2 && in.dim[0] >= 1 && in.dim[1] >= 1);
+    OP_REQUIRE(x, "rmsnorm", is_act(in.dtype) && in.stride >= in.dim[1]);
+    OP_REQUIRE(x, "rmsnorm", is_matrix(&y, in.dtype, in.dim[0], in.dim[1]));
+    OP_REQUIRE(x, "rmsnorm", is_vector(&w, DT_F32, in.dim[1]));
+    struct rmsnorm_args a = {y, in, w, eps};
+    OP_RUN(x, rmsnorm, &a, &y, "");
+}
