@@ -4,17 +4,9 @@
 
 #include "base/thread.h"
 #include "op/backend.h"
+#include "op/cpu/isa.h"
 #include "op/cpu/kernels.h"
 #include "op/cpu/linear.h"
-
-/* In ascending order; a level includes those before it on the same architecture. */
-enum cpu_isa {
-    ISA_GENERIC,
-    ISA_AVX2,       /* with FMA and F16C */
-    ISA_AVX512,     /* F, BW, VL, DQ */
-    ISA_AVX512BF16, /* with VBMI and BF16 dot products: what "avx512" means where it is there */
-    ISA_NEON,
-};
 
 struct cpu {
     struct pool *pool; /* borrowed */

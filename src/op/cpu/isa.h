@@ -1,0 +1,14 @@
+/* The instruction sets for which the CPU backend has kernels. */
+#ifndef LATHE_OP_CPU_ISA_H
+#define LATHE_OP_CPU_ISA_H
+
+/* In ascending order; a level includes those before it on the same architecture. */
+enum cpu_isa {
+    ISA_GENERIC,
+    ISA_AVX2,       /* with FMA and F16C */
+    ISA_AVX512,     /* F, BW, VL, DQ */
+    ISA_AVX512BF16, /* with VBMI and BF16 dot products: what "avx512" means where it is there */
+    ISA_NEON,
+};
+
+#endif
