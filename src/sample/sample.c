@@ -1,0 +1,347 @@
+#include "sample/sample.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sample/noise.h"
+
+#define BIAS_EDGE 100.0F /* a bias this far from 0 is a rule, not a number */
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+static lathe_status in_range(const char *name, double x, double lo, double hi, lathe_error *err)
+{
+    if (!(x >= lo && x <= hi))
+        return fail(err, LATHE_E_ARGUMENT, "%s is %g, expected %g to %g", name, x, lo, hi);
+    return LATHE_OK;
+}
+
+lathe_status sampling_check(const lathe_sampling *s, const struct id_set *ids, lathe_error *err)
+{
+    lathe_status st =
+        in_range("temperature", (double)s->temperature, 0, SAMPLE_MAX_TEMPERATURE, err);
+    if (!st && s->top_k < -1)
+        st = fail(err, LATHE_E_ARGUMENT, "top_k is %d, expected -1 or more", (int)s->top_k);
+    if (!st)
+        st = in_range("top_p", (double)s->top_p, 0, 1, err);
+    if (!st)
+        st = in_range("min_p", (double)s->min_p, 0, 1, err);
+    if (!st)
+        st = in_range("presence_penalty", (double)s->presence_penalty, -2, 2, err);
+    if (!st)
+        st = in_range("frequency_penalty", (double)s->frequency_penalty, -2, 2, err);
+    if (!st && !(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
+        st = fail(err, LATHE_E_ARGUMENT, "repetition_penalty is %g, expected more than 0",
+                  (double)s->repetition_penalty);
+    if (!st && s->n_bias > SAMPLE_MAX_BIAS)
+        st = fail(err, LATHE_E_ARGUMENT, "logit_bias has %zu entries, expected %d at most",
+                  s->n_bias, SAMPLE_MAX_BIAS);
+    for (size_t i = 0; !st && i < s->n_bias; i++) {
+        int32_t id = s->bias[i].id;
+        if (!isfinite(s->bias[i].bias))
+            st = fail(err, LATHE_E_ARGUMENT,
+                      "logit_bias of token %d is %g, expected a finite number", (int)id,
+                      (double)s->bias[i].bias);
+        else if (ids && !id_set_has(ids, id))
+            st = fail(err, LATHE_E_ARGUMENT,
+                      "logit_bias names token %d, which does not exist (%d ids, "
+                      "the last is %d)",
+                      (int)id, (int)ids->n_ids, (int)ids->range[ids->n_ranges - 1].end - 1);
+    }
+    return st;
+}
+
+lathe_status sample_scratch_init(struct sample_scratch *w, int32_t n_vocab, lathe_error *err)
+{
+    size_t n = (size_t)n_vocab;
+    *w = (struct sample_scratch){.n_vocab = n_vocab};
+    w->row = calloc(n, sizeof *w->row);
+    w->cand = calloc(n, sizeof *w->cand);
+    if (!w->row || !w->cand) {
+        sample_scratch_release(w);
+        return fail_memory(err, n * (sizeof *w->row + sizeof *w->cand));
+    }
+    return LATHE_OK;
+}
+
+void sample_scratch_release(struct sample_scratch *w)
+{
+    free(w->row);
+    free(w->cand);
+    *w = (struct sample_scratch){0};
+}
+
+/* ---- A request's sampler ------------------------------------------------------------------- */
+
+struct sampler {
+    lathe_sampling o;         /* bias points to `bias` */
+    const struct id_set *ids; /* borrowed */
+    lathe_logit_bias *bias;   /* [o.n_bias] */
+    int32_t *end_id, *ban;    /* [n_end], [n_ban]: members of ids */
+    int32_t n_end, n_ban;
+    int32_t min_tokens;
+    int32_t n_prompt, n_generated;
+    bool has_penalty, has_force;
+    /* With a penalty only: */
+    int32_t *count;  /* [n_vocab]: in the generated tokens */
+    bool *in_prompt; /* [n_vocab]; with a repetition penalty only */
+    int32_t *seen;   /* [n_seen of n_vocab]: ids that a penalty touches, each once */
+    int32_t n_seen;
+};
+
+static void note_seen(struct sampler *s, int32_t id)
+{
+    if (s->count[id] == 0 && !(s->in_prompt && s->in_prompt[id]))
+        s->seen[s->n_seen++] = id;
+}
+
+static void count_token(struct sampler *s, int32_t id)
+{
+    if (!s->has_penalty || id < 0 || id >= s->ids->n_vocab)
+        return;
+    note_seen(s, id);
+    s->count[id]++;
+}
+
+/* Undoes the last count_token that is not undone. */
+static void uncount_token(struct sampler *s, int32_t id)
+{
+    if (!s->has_penalty || id < 0 || id >= s->ids->n_vocab)
+        return;
+    if (--s->count[id] == 0 && !(s->in_prompt && s->in_prompt[id]))
+        s->n_seen--;
+}
+
+static lathe_status open_penalties(struct sampler *s, const struct sampler_options *o,
+                                   lathe_error *err)
+{
+    size_t n = (size_t)s->ids->n_vocab;
+    s->count = calloc(n, sizeof *s->count);
+    s->seen = calloc(n, sizeof *s->seen);
+    if (s->o.repetition_penalty != 1)
+        s->in_prompt = calloc(n, sizeof *s->in_prompt);
+    if (!s->count || !s->seen || (s->o.repetition_penalty != 1 && !s->in_prompt))
+        return fail_memory(err, n * (sizeof *s->count + sizeof *s->seen + sizeof *s->in_prompt));
+    for (int32_t i = 0; s->in_prompt && i < o->n_prompt; i++) {
+        int32_t id = o->prompt[i];
+        if (id < 0 || id >= s->ids->n_vocab)
+            continue;
+        note_seen(s, id);
+        s->in_prompt[id] = true;
+    }
+    return LATHE_OK;
+}
+
+/* The members of the set among id[0..n). */
+static int32_t *copy_members(const struct id_set *ids, const int32_t *id, int32_t n, int32_t *n_out)
+{
+    int32_t *copy = malloc(((size_t)n + 1) * sizeof *copy);
+    *n_out = 0;
+    for (int32_t i = 0; copy && i < n; i++)
+        if (id_set_has(ids, id[i]))
+            copy[(*n_out)++] = id[i];
+    return copy;
+}
+
+/* Entries of one id add up; the sum stays within what a float logit can bear. */
+static void copy_bias(struct sampler *s, const lathe_sampling *o)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < o->n_bias; i++) {
+        size_t at = 0;
+        while (at < n && s->bias[at].id != o->bias[i].id)
+            at++;
+        if (at == n)
+            s->bias[n++] = (lathe_logit_bias){o->bias[i].id, 0};
+        float sum = s->bias[at].bias + o->bias[i].bias;
+        s->bias[at].bias = sum > BIAS_EDGE ? BIAS_EDGE : sum < -BIAS_EDGE ? -BIAS_EDGE : sum;
+        s->has_force |= s->bias[at].bias >= BIAS_EDGE;
+    }
+    s->o.bias = s->bias;
+    s->o.n_bias = n;
+}
+
+lathe_status sampler_open(struct sampler **out, const struct sampler_options *o, lathe_error *err)
+{
+    *out = NULL;
+    lathe_status st = sampling_check(o->sampling, o->ids, err);
+    if (st)
+        return st;
+    struct sampler *s = calloc(1, sizeof *s);
+    if (!s)
+        return fail_memory(err, sizeof *s);
+    s->o = *o->sampling;
+    if (s->o.seed == -1)
+        s->o.seed = noise_seed();
+    s->ids = o->ids;
+    s->min_tokens = o->min_tokens;
+    s->n_prompt = o->n_prompt;
+    s->has_penalty =
+        s->o.presence_penalty != 0 || s->o.frequency_penalty != 0 || s->o.repetition_penalty != 1;
+    size_t bias_bytes = s->o.n_bias * sizeof *s->bias;
+    s->bias = malloc(bias_bytes + 1);
+    s->end_id = copy_members(s->ids, o->end_id, o->n_end, &s->n_end);
+    s->ban = copy_members(s->ids, o->ban, o->n_ban, &s->n_ban);
+    if (!s->bias || !s->end_id || !s->ban)
+        st = fail_memory(err, bias_bytes + ((size_t)o->n_end + (size_t)o->n_ban) * sizeof *s->ban);
+    else
+        copy_bias(s, o->sampling);
+    if (!st && s->has_penalty)
+        st = open_penalties(s, o, err);
+    if (st) {
+        sampler_close(s);
+        return st;
+    }
+    *out = s;
+    return LATHE_OK;
+}
+
+void sampler_close(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->bias);
+    free(s->end_id);
+    free(s->ban);
+    free(s->count);
+    free(s->in_prompt);
+    free(s->seen);
+    free(s);
+}
+
+int64_t sampler_seed(const struct sampler *s)
+{
+    return s->o.seed;
+}
+
+int32_t sampler_position(const struct sampler *s)
+{
+    return s->n_prompt + s->n_generated;
+}
+
+void sampler_commit(struct sampler *s, const int32_t *id, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        count_token(s, id[i]);
+    s->n_generated += n;
+}
+
+/* ---- One row ------------------------------------------------------------------------------- */
+
+static void mask(float *row, const int32_t *id, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        row[id[i]] = -INFINITY;
+}
+
+/* Leaves only forced ids, if one of them is not masked. */
+static void keep_forced(const struct sampler *s, struct sample_scratch *w)
+{
+    int32_t n = 0;
+    for (size_t i = 0; i < s->o.n_bias; i++) {
+        int32_t id = s->bias[i].id;
+        if (s->bias[i].bias >= BIAS_EDGE && w->row[id] != -INFINITY)
+            w->cand[n++] = (struct candidate){0, w->row[id], id};
+    }
+    if (n == 0)
+        return;
+    for (int32_t id = 0; id < s->ids->n_vocab; id++)
+        w->row[id] = -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        w->row[w->cand[i].id] = w->cand[i].logit;
+}
+
+static void penalise(const struct sampler *s, float *row)
+{
+    const lathe_sampling *o = &s->o;
+    for (int32_t i = 0; i < s->n_seen; i++) {
+        int32_t id = s->seen[i], count = s->count[id];
+        float x = row[id];
+        if (o->repetition_penalty != 1)
+            x = x > 0 ? x / o->repetition_penalty : x * o->repetition_penalty;
+        if (count > 0)
+            x -= o->frequency_penalty * (float)count + o->presence_penalty;
+        /* -infinity stays what only a mask makes. */
+        if (row[id] != -INFINITY)
+            row[id] = x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+    }
+}
+
+/* The row after bias, bans and penalties: `logits` itself where nothing changes it. */
+static const float *adjust(const struct sampler *s, struct sample_scratch *w, const float *logits,
+                           int32_t index)
+{
+    bool suppress = index < s->min_tokens && s->n_end > 0;
+    if (s->o.n_bias == 0 && s->n_ban == 0 && !suppress && s->n_seen == 0)
+        return logits;
+    memcpy(w->row, logits, (size_t)s->ids->n_vocab * sizeof *w->row);
+    for (size_t i = 0; i < s->o.n_bias; i++)
+        w->row[s->bias[i].id] += s->bias[i].bias > -BIAS_EDGE ? s->bias[i].bias : -INFINITY;
+    mask(w->row, s->ban, s->n_ban);
+    if (suppress)
+        mask(w->row, s->end_id, s->n_end);
+    if (s->has_force)
+        keep_forced(s, w);
+    penalise(s, w->row);
+    return w->row;
+}
+
+/* Gumbel-max over the candidates. */
+static int32_t draw(const struct candidate *c, int32_t n, double temperature, uint64_t seed,
+                    int32_t position)
+{
+    double best = -INFINITY;
+    int32_t id = -1;
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t bits = noise_bits(seed, position, c[i].id);
+        double x = (double)c[i].logit / temperature;
+        if (x + noise_gumbel_bound(bits) < best)
+            continue;
+        double key = x + noise_gumbel(bits);
+        if (key > best || (key == best && c[i].id < id)) {
+            best = key;
+            id = c[i].id;
+        }
+    }
+    return id;
+}
+
+static int32_t choose(const struct sampler *s, struct sample_scratch *w, const float *row,
+                      int32_t position)
+{
+    const lathe_sampling *o = &s->o;
+    if (o->temperature == 0)
+        return logits_argmax(row, s->ids);
+    double t = (double)o->temperature;
+    int32_t n = o->top_k > 0 ? candidates_top_k(w->cand, row, s->ids, o->top_k)
+                             : candidates_all(w->cand, row, s->ids);
+    if (o->top_p < 1 || o->min_p > 0)
+        candidates_weigh(w->cand, n, t);
+    if (o->top_p < 1)
+        n = candidates_top_p(w->cand, n, (double)o->top_p);
+    if (o->min_p > 0)
+        n = candidates_min_p(w->cand, n, (double)o->min_p);
+    return draw(w->cand, n, t, (uint64_t)o->seed, position);
+}
+
+lathe_status sampler_pick(struct sampler *s, struct sample_scratch *w, const float *logits,
+                          const int32_t *draft, int32_t n_draft, int32_t *id, lathe_error *err)
+{
+    int32_t index = s->n_generated + n_draft, position = s->n_prompt + index;
+    lathe_status st = logits_check(logits, s->ids, position, err);
+    if (st)
+        return st;
+    for (int32_t i = 0; i < n_draft; i++)
+        count_token(s, draft[i]);
+    *id = choose(s, w, adjust(s, w, logits, index), position);
+    for (int32_t i = n_draft; i-- > 0;)
+        uncount_token(s, draft[i]);
+    if (*id < 0)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "position %d: logit_bias, min_tokens and banned tokens leave "
+                    "none of the %d tokens",
+                    (int)position, (int)s->ids->n_ids);
+    return LATHE_OK;
+}
