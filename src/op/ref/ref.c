@@ -1,0 +1,85 @@
+#include "op/ref/ref.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static lathe_status open_stream(void **stream, struct pool *pool, const char *isa, lathe_error *err)
+{
+    static char one; /* a stream has no state */
+    (void)pool;
+    if (isa && strcmp(isa, "generic") != 0)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "backend ref has no instruction set \"%s\", only generic", isa);
+    *stream = &one;
+    return LATHE_OK;
+}
+
+static void close_stream(void *stream)
+{
+    (void)stream;
+}
+
+static const char *isa(const void *stream)
+{
+    (void)stream;
+    return "generic";
+}
+
+static lathe_status alloc(void *stream, void **p, size_t bytes, lathe_error *err)
+{
+    (void)stream;
+    *p = NULL;
+    if (bytes > SIZE_MAX - 64)
+        return fail_memory(err, bytes);
+    size_t whole = (bytes + 63) & ~(size_t)63;
+    if (posix_memalign(p, 64, whole ? whole : 64) != 0) {
+        *p = NULL;
+        return fail_memory(err, bytes);
+    }
+    memset(*p, 0, whole);
+    return LATHE_OK;
+}
+
+static void release(void *stream, void *p)
+{
+    (void)stream;
+    free(p);
+}
+
+static bool has_linear(enum weight_format_id format, enum dtype act)
+{
+    return (unsigned)format < WF_COUNT && (act == DT_BF16 || act == DT_F32);
+}
+
+static size_t linear_scratch(const void *stream, const struct linear_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
+static size_t gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
+static size_t attention_scratch(const void *stream, const struct attention_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
+const struct backend backend_ref = {.name = "ref",
+                                    .open = open_stream,
+                                    .close = close_stream,
+                                    .isa = isa,
+                                    .alloc = alloc,
+                                    .free = release,
+                                    .has_linear = has_linear,
+                                    .linear_scratch = linear_scratch,
+                                    .gdn_gates_scratch = gdn_gates_scratch,
+                                    .attention_scratch = attention_scratch,
+#define X(name) .name = ref_##name,
+                                    OPERATORS(X)
+#undef X
+};
