@@ -31,16 +31,16 @@ uint64_t noise_bits(uint64_t seed, int32_t position, int32_t id)
 
 double noise_gumbel(uint64_t bits)
 {
-    double e = ((double)(bits >> 11) + 0.5) * 0x1p-53;
+    double e = ((double)(bits >> 12) + 0.5) * 0x1p-52;
     return -log(-log1p(-e));
 }
 
 double noise_gumbel_bound(uint64_t bits)
 {
-    /* -log(1 - e) >= e, so G <= -log(e) <= (53 - floor(log2(r))) log 2 for r = bits >> 11 >= 1; r = 0
-     * is e = 2^-54. 0.6931471806 is above log 2 by more than the rounding of noise_gumbel. */
-    uint64_t r = bits >> 11;
-    return (r ? __builtin_clzll(r) - 10 : 54) * 0.6931471806;
+    /* -log(1 - e) >= e, so G <= -log(e) <= (52 - floor(log2(r))) log 2 for r = bits >> 12 >= 1; r = 0
+     * is e = 2^-53. 0.6931471806 is above log 2 by more than the rounding of noise_gumbel. */
+    uint64_t r = bits >> 12;
+    return (r ? __builtin_clzll(r) - 11 : 53) * 0.6931471806;
 }
 
 int64_t noise_seed(void)

@@ -14,8 +14,9 @@ uint64_t noise_bits(uint64_t seed, int32_t position, int32_t id);
 /* One block of the generator itself. */
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
-/* A standard Gumbel variate: G = -log(-log(1 - e)), e = (bits >> 11 plus a half) / 2^53. The upper
- * tail, which decides between many tokens, has the fine end of e: G lies in [-3.7, 37.5]. */
+/* A standard Gumbel variate: G = -log(-log(1 - e)), e = (bits >> 12 plus a half) / 2^52, which is
+ * exact and inside (0, 1). The upper tail, which decides between many tokens, has the fine end of e:
+ * G lies in [-3.7, 36.8]. */
 double noise_gumbel(uint64_t bits);
 /* Never below noise_gumbel(bits), at most 1.1 above it where that is positive; takes no logarithm. */
 double noise_gumbel_bound(uint64_t bits);
