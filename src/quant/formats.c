@@ -67,6 +67,22 @@ size_t weight_bytes(const struct weight *w)
     return n;
 }
 
+/* Index of the first NaN of n E4M3 codes, or n. */
+static int64_t find_e4m3_nan(const unsigned char *p, int64_t n)
+{
+    enum { STEP = 256 };
+    for (int64_t i = 0; i < n; i += STEP) {
+        int64_t end = n - i < STEP ? n : i + STEP;
+        unsigned any = 0;
+        for (int64_t k = i; k < end; k++)
+            any |= (p[k] & 0x7F) == 0x7F;
+        for (int64_t k = i; any && k < end; k++)
+            if ((p[k] & 0x7F) == 0x7F)
+                return k;
+    }
+    return n;
+}
+
 lathe_status weight_check_scales(const struct weight *w, lathe_error *err)
 {
     if (!isfinite(w->global) || w->global <= 0)
@@ -77,8 +93,10 @@ lathe_status weight_check_scales(const struct weight *w, lathe_error *err)
     int64_t n_rows = w->scales.dim[0], n = tensor_row(&w->scales);
     for (int64_t r = 0; r < n_rows; r++)
         for (int64_t c = 0; c < n; c++) {
-            float s;
             const unsigned char *p = tensor_at(&w->scales, r);
+            if (w->scales.dtype == DT_F8_E4M3 && (c = find_e4m3_nan(p, n)) == n)
+                break;
+            float s;
             to_f32(&s, p + (size_t)c * dtype_size(w->scales.dtype), w->scales.dtype, 1);
             if (isfinite(s))
                 continue;
