@@ -102,7 +102,8 @@ struct model {
 };
 
 /* Reads config.json, maps the files, binds every tensor by name, checks shapes, dtypes and scales,
- * and reports all problems at once. Warnings (declared parts that are absent) go to the log. */
+ * and reports all problems at once. Warnings (declared parts that are absent) go to the log. *m
+ * points into itself: it stays where it is until model_close. */
 lathe_status model_open(struct model *m, const char *dir, lathe_error *err);
 /* No-op on a zeroed struct. */
 void model_close(struct model *m);
