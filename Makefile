@@ -32,6 +32,8 @@ BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
 CLI_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard cli/*.c))
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c)
 TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
+# What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
+TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard tests/*.c tests/op/*.c tests/model/*.c))
 BENCHES  := $(patsubst bench/%.c,$B/bench/%,$(wildcard bench/*.c))
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
@@ -49,6 +51,11 @@ all: lathe
 lathe: $B/lathe
 	@cp -f $< $@
 
+# Programs whose allocations can be made to fail: tests/fail_alloc.h.
+ALLOC_TESTS := unit/test_json
+$(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
+$(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+
 # The library exports lathe_* only: its objects are linked into one and the other names made local.
 $B/liblathe.a: $(OBJ)
 	$(CROSS)ld -r -o $B/liblathe.o $^
@@ -62,8 +69,11 @@ $B/libcore.a: $(OBJ)
 
 $B/lathe: $(CLI_OBJ) $(BASE_OBJ) $B/liblathe.a
 	$(CC) $(LDFLAGS) -o $@ $^ -ledit $(LDLIBS)
-$B/tests/%: $B/tests/%.o $B/tests/test.o $B/libcore.a
-	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
+$B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+$B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
 $B/bench/%: $B/bench/%.o $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/%.o: CPPFLAGS += -Itests
