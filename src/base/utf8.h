@@ -9,6 +9,26 @@
 /* Length 1..4 of the character at s[0..n), its code point in *cp; 0 if it is invalid or cut. */
 int32_t utf8_decode(const char *s, size_t n, uint32_t *cp);
 
+/* The same for text that is known to be valid; reads at least one byte, *cp is a scalar value. */
+static inline int32_t utf8_next(const char *str, uint32_t *cp)
+{
+    const unsigned char *s = (const unsigned char *)str;
+    if (s[0] < 0x80) {
+        *cp = s[0];
+        return 1;
+    }
+    if (s[0] < 0xE0) {
+        *cp = (s[0] & 0x1Fu) << 6 | (s[1] & 0x3Fu);
+        return 2;
+    }
+    if (s[0] < 0xF0) {
+        *cp = (s[0] & 0x0Fu) << 12 | (s[1] & 0x3Fu) << 6 | (s[2] & 0x3Fu);
+        return 3;
+    }
+    *cp = (s[0] & 0x07u) << 18 | (s[1] & 0x3Fu) << 12 | (s[2] & 0x3Fu) << 6 | (s[3] & 0x3Fu);
+    return 4;
+}
+
 /* Writes 1..4 bytes and returns how many; cp must be a scalar value. */
 int32_t utf8_encode(uint32_t cp, char out[4]);
 

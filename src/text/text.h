@@ -35,12 +35,16 @@ struct lathe_text {
 lathe_status text_template_open(struct lathe_text *text, lathe_error *err);
 void text_template_close(struct lathe_text *text); /* also after a failed or a missing open */
 
-/* In text_config.c. From the roots of config.json, generation_config.json and tokenizer_config.json,
- * each of which may be NULL: the union of the end tokens they name. An id that the tokenizer lacks is
- * left out with a warning. */
-lathe_status text_stop_ids(struct lathe_text *text, const json_t *config, const json_t *generation,
-                           const json_t *tokenizer_config, lathe_error *err);
-/* Sampling defaults: generation_config.json (NULL: absent), then those of the family. */
-lathe_status text_sampling(struct lathe_text *text, const json_t *generation, lathe_error *err);
+/* In text_config.c. `config` is config.json, `generation` generation_config.json, `tokenizer`
+ * tokenizer_config.json; the root of any may be NULL. */
+struct text_configs {
+    struct json_doc config, generation, tokenizer;
+};
+/* The union of the end tokens they name. One that the tokenizer lacks is left out with a warning. */
+lathe_status text_read_stop_ids(struct lathe_text *text, const struct text_configs *c,
+                                lathe_error *err);
+/* What generation_config.json says; the family's defaults for the rest. */
+lathe_status text_read_sampling(struct lathe_text *text, const struct text_configs *c,
+                                lathe_error *err);
 
 #endif

@@ -8,13 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/json.h"
 
 struct tokenizer;
 
-/* Both files of the directory; tokenizer_config.json may be absent. */
-lathe_status tokenizer_open(struct tokenizer **t, const char *model_dir, lathe_error *err);
 /* From trees that are already read. `config` is the root of tokenizer_config.json; its root may be
  * NULL. Nothing is borrowed from either. */
 lathe_status tokenizer_open_json(struct tokenizer **t, const struct json_doc *tokenizer,
