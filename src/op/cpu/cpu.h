@@ -15,9 +15,24 @@ struct cpu {
     struct linear_kernels linear;
 };
 
+enum {
+    /* Below this many values, waking the other threads costs more than their help gives. */
+    CPU_SMALL = 16384,
+};
+
 static inline struct cpu *cpu_of(void *stream)
 {
     return stream;
+}
+
+/* Calls fn on all threads if there are n_values worth the trouble, else on this one. */
+static inline void cpu_run(const struct cpu *c, int64_t n_values,
+                           void (*fn)(void *ctx, int32_t thread, int32_t n_threads), void *ctx)
+{
+    if (n_values < CPU_SMALL)
+        fn(ctx, 0, 1);
+    else
+        pool_run(c->pool, fn, ctx);
 }
 
 /* One function per operator, the entries of backend_cpu. */

@@ -1,0 +1,68 @@
+#include <string.h>
+
+#include "op/cpu/cpu.h"
+
+enum { CHANNELS = 256 }; /* worked on at once: a thread's share is a multiple */
+
+struct job {
+    const struct cpu *cpu;
+    const struct causal_conv1d_silu_args *a;
+};
+
+/* Input `i` of a sequence, counted from its first row in the batch; negative ones lie in the tail. */
+static unsigned char *input(const struct causal_conv1d_silu_args *a, const struct batch_seq *s,
+                            int64_t i, int64_t c)
+{
+    size_t act = dtype_size(a->in.dtype);
+    int64_t taps = a->w.dim[1], channels = a->in.dim[1];
+    if (i >= 0)
+        return (unsigned char *)tensor_at(&a->in, s->first_row + i) + (size_t)c * act;
+    return (unsigned char *)tensor_at(&a->tail, s->slot) +
+           (size_t)((taps - 1 + i) * channels + c) * act;
+}
+
+/* Channels [c, c + n) of every row, then of the tail. */
+static void channels(const struct job *j, int64_t c, int64_t n)
+{
+    const struct causal_conv1d_silu_args *a = j->a;
+    int64_t taps = a->w.dim[1];
+    size_t act = dtype_size(a->in.dtype);
+    float w[OP_MAX_TAPS * CHANNELS]; /* [taps, n] */
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t tap = 0; tap < taps; tap++)
+            w[tap * n + i] = ((const float *)tensor_at(&a->w, c + i))[tap];
+    for (int32_t i = 0; i < a->b->n_seqs; i++) {
+        const struct batch_seq *s = &a->b->seq[i];
+        for (int64_t t = 0; t < s->n_rows; t++) {
+            const void *in[OP_MAX_TAPS];
+            for (int64_t tap = 0; tap < taps; tap++)
+                in[tap] = input(a, s, t + tap - (taps - 1), c);
+            unsigned char *y = tensor_at(&a->y, s->first_row + t);
+            j->cpu->kernels.conv1d_silu(y + (size_t)c * act, in, w, taps, n, a->in.dtype);
+        }
+        if (a->b->phase == PHASE_VERIFY)
+            continue;
+        for (int64_t tap = 0; tap < taps - 1;
+             tap++) /* ascending: none is read after it is written */
+            memmove(input(a, s, tap - (taps - 1), c), input(a, s, s->n_rows + tap - (taps - 1), c),
+                    (size_t)n * act);
+    }
+}
+
+static void share(void *ctx, int32_t thread, int32_t n_threads)
+{
+    const struct job *j = ctx;
+    int64_t begin, end;
+    pool_share(j->a->in.dim[1], CHANNELS, thread, n_threads, &begin, &end);
+    for (int64_t c = begin; c < end; c += CHANNELS)
+        channels(j, c, end - c < CHANNELS ? end - c : CHANNELS);
+}
+
+lathe_status cpu_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a,
+                                    lathe_error *err)
+{
+    (void)err;
+    struct job j = {cpu_of(stream), a};
+    cpu_run(j.cpu, tensor_elements(&a->in), share, &j);
+    return LATHE_OK;
+}

@@ -1,0 +1,178 @@
+/* A vector of floats for the inner loops, which are written once and compiled for each instruction
+ * set: 16 lanes with AVX-512, 8 with AVX2, else 4 (SSE2, NEON, or what the compiler makes of it).
+ * Multiply-add is fused where the instruction set has it. */
+#ifndef LATHE_OP_CPU_SIMD_H
+#define LATHE_OP_CPU_SIMD_H
+
+#include <string.h>
+
+#include "tensor/number.h"
+#include "tensor/tensor.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf v_set(float x)
+{
+    return x - (vf){0}; /* not +: -0 + 0 is 0 */
+}
+
+INLINE vf v_fma(vf a, vf b, vf c) /* a * b + c */
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Lanes of a where the mask (of a comparison) is set, else of b. */
+INLINE vf v_pick(vi mask, vf a, vf b)
+{
+    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+/* The larger; b where either is NaN. */
+INLINE vf v_max(vf a, vf b)
+{
+    return v_pick(a > b, a, b);
+}
+
+/* One order of summation for all callers: pairs of neighbours, then pairs of those ... */
+INLINE float v_sum(vf a)
+{
+    float x[LANES];
+    memcpy(x, &a, sizeof x);
+    for (int n = LANES / 2; n >= 1; n /= 2)
+        for (int i = 0; i < n; i++)
+            x[i] += x[i + n];
+    return x[0];
+}
+
+INLINE vf v_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void v_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+INLINE vf v_from_bf16(vh h)
+{
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* As bf16_from_f32. */
+INLINE vh v_to_bf16(vf v)
+{
+    vu u = (vu)v, nan = (vu)(v != v);
+    vu rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
+    return __builtin_convertvector((rounded & ~nan) | (quiet & nan), vh);
+}
+
+/* n <= LANES values of dtype BF16 or F32 from index i; the other lanes are 0. */
+INLINE vf v_get(const void *p, int64_t i, int64_t n, enum dtype dtype)
+{
+    if (dtype == DT_F32) {
+        const float *f = (const float *)p + i;
+        vf v = {0};
+        if (n == LANES)
+            return v_load(f);
+        memcpy(&v, f, (size_t)n * sizeof *f);
+        return v;
+    }
+    const uint16_t *b = (const uint16_t *)p + i;
+    vh h = {0};
+    if (n == LANES)
+        memcpy(&h, b, sizeof h);
+    else
+        memcpy(&h, b, (size_t)n * sizeof *b);
+    return v_from_bf16(h);
+}
+
+INLINE void v_put(void *p, int64_t i, int64_t n, enum dtype dtype, vf v)
+{
+    if (dtype == DT_F32) {
+        float *f = (float *)p + i;
+        if (n == LANES)
+            v_store(f, v);
+        else
+            memcpy(f, &v, (size_t)n * sizeof *f);
+        return;
+    }
+    uint16_t *b = (uint16_t *)p + i;
+    vh h = v_to_bf16(v);
+    if (n == LANES)
+        memcpy(b, &h, sizeof h);
+    else
+        memcpy(b, &h, (size_t)n * sizeof *b);
+}
+
+/* Lanes left of n from i, at most LANES. */
+INLINE int64_t v_left(int64_t n, int64_t i)
+{
+    return n - i < LANES ? n - i : LANES;
+}
+
+/* e^x within 2 ulp; 0 below -104, infinity above 88.73, NaN for NaN. x = n ln 2 + r, |r| <= ln 2 / 2;
+ * e^r by its Taylor polynomial of degree 7 (remainder below 2^-27); times 2^n in two steps, so that
+ * results near both ends of the range come out right. */
+INLINE vf v_exp(vf x)
+{
+    const vf shift = v_set(0x1.8p23f); /* adding it rounds to an integer, kept in the low bits */
+    x = v_pick(x > v_set(89), v_set(89), x);
+    x = v_pick(x < v_set(-105), v_set(-105), x);
+    vf magic = v_fma(x, v_set(1.44269504f), shift), n = magic - shift;
+    vf r = v_fma(n, v_set(-0x1.62ep-1f), x); /* ln 2 = 0x1.62ep-1 + 0x1.0bfbe8p-15 */
+    r = v_fma(n, v_set(-0x1.0bfbe8p-15f), r);
+    vf p = v_set(1.f / 5040);
+    p = v_fma(p, r, v_set(1.f / 720));
+    p = v_fma(p, r, v_set(1.f / 120));
+    p = v_fma(p, r, v_set(1.f / 24));
+    p = v_fma(p, r, v_set(1.f / 6));
+    p = v_fma(p, r, v_set(0.5f));
+    p = v_fma(p, r, v_set(1));
+    p = v_fma(p, r, v_set(1));
+    vi e = (vi)((vu)magic - (vu)shift);
+    vi half = e >> 1;
+    vf two_half = (vf)((vu)(half + 127) << 23), two_rest = (vf)((vu)(e - half + 127) << 23);
+    return p * two_half * two_rest;
+}
+
+INLINE vf v_sigmoid(vf x)
+{
+    return v_set(1) / (v_set(1) + v_exp(-x));
+}
+
+INLINE vf v_silu(vf x)
+{
+    return x / (v_set(1) + v_exp(-x));
+}
+
+#endif
