@@ -1,0 +1,77 @@
+/* The table of the kernels over BF16 dot products, and the sum over lanes. */
+#include "op/cpu/linear_avx512bf16.h"
+
+/* Two registers' lanes i and i + 8, ... in one: of a in the low half, of b in the high half. */
+INLINE __m512 halves(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+}
+
+/* Sixteen sums at once. */
+static __m512 reduce16(const float *acc, int64_t stride)
+{
+    __m512 v[16];
+    UNROLL
+    for (int i = 0; i < 16; i++)
+        v[i] = _mm512_load_ps(acc + i * stride);
+    /* To eight lanes each, two vectors a register; then four; then two. */
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = halves(v[2 * i], v[2 * i + 1]);
+    UNROLL
+    for (int i = 0; i < 4; i++) /* lanes 0..3 and 4..7 of vectors 4i, 4i + 1, 4i + 2, 4i + 3 */
+        v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xDD));
+    UNROLL
+    for (int i = 0; i < 2;
+         i++) /* pairs 0, 1 and 2, 3: [4i..] in the low, [4i + 4..] in the high pair */
+        v[i] = _mm512_add_ps(_mm512_shuffle_ps(v[2 * i], v[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(v[2 * i], v[2 * i + 1], 0xEE));
+    __m512 s =
+        _mm512_add_ps(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xDD));
+    /* 128-bit lane l, element e: vector 4 e + l. */
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    return _mm512_permutexvar_ps(order, s);
+}
+
+static void reduce(float *out, const float *acc, int64_t stride, int32_t n)
+{
+    for (; n >= 16; n -= 16, out += 16, acc += 16 * stride)
+        _mm512_storeu_ps(out, reduce16(acc, stride));
+    for (; n > 0; n--, out++, acc += stride) {
+        __m512 a = _mm512_load_ps(acc);
+        __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+        __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+        q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+        *out = _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+    }
+}
+
+void linear_avx512bf16(struct linear_kernels *k)
+{
+    const struct linear_kernel bf16 = {
+        .group = 32,
+        .max_x = BF16_MAX_X,
+        .max_cols = BF16_MAX_COLS,
+        .max_bytes = BF16_MAX_BYTES,
+        .packed = DT_BF16,
+        .pack = bf16_pack_bf16,
+        .tile = bf16_tile_bf16,
+        .reduce = reduce,
+    };
+    struct linear_kernel fp8 = bf16, fp8_block, nvfp4;
+    fp8.group = 256;
+    fp8.raw = true;
+    fp8.pack = fp8_pack_bf16;
+    fp8.tile = fp8_tile_bf16;
+    nvfp4 = fp8_block = fp8;
+    fp8_block.raw = false;
+    fp8_block.tile = fp8_block_tile_bf16;
+    nvfp4.pack = nvfp4_pack_bf16;
+    nvfp4.tile = nvfp4_tile_bf16;
+    k->bf16[WF_BF16] = bf16;
+    k->bf16[WF_FP8_TENSOR] = fp8;
+    k->bf16[WF_FP8_ROW] = fp8;
+    k->bf16[WF_FP8_BLOCK] = fp8_block;
+    k->bf16[WF_NVFP4] = nvfp4;
+}

@@ -1,0 +1,137 @@
+/* NVFP4 weights times BF16 activations with BF16 dot products.
+ *
+ * A group is 256 columns: 128 bytes of codes, 16 scales. Its two registers of codes are split so that
+ * 32-bit lane j holds half of block j: eight E2M1 codes of one scale. A 16-bit lookup, which sees the
+ * low four bits of its index, turns the codes at bits 0 and 16 of every lane into BF16, exactly; shifts
+ * by 4, 8 and 12 bring up the others. Eight dot products sum the sixteen columns of each block, then one
+ * multiplication with the sixteen scales adds them to the lanes. Activations lie in the same order:
+ *
+ *   dot d = 0..7, lane j: columns 16 j + 8 (d / 4) + d % 4 and the one 4 further
+ *
+ * 26 operations on registers a group and row besides the dot products: behind memory at one row,
+ * in their shadow at eight. */
+#include <string.h>
+
+#include "op/cpu/linear_avx512bf16.h"
+
+enum { GROUP = 256, BLOCK = 16 };
+
+void nvfp4_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, int64_t n)
+{
+    (void)act;
+    /* Per register (two blocks): 32-bit pairs in dot order, the two blocks side by side. */
+    const __m512i order =
+        _mm512_set_epi16(31, 27, 15, 11, 30, 26, 14, 10, 29, 25, 13, 9, 28, 24, 12, 8, 23, 19, 7, 3,
+                         22, 18, 6, 2, 21, 17, 5, 1, 20, 16, 4, 0);
+    const uint16_t *x = src;
+    uint16_t tail[GROUP];
+    unsigned char *y = dst;
+    for (int64_t k = 0; k < n; k += GROUP, x += GROUP, y += 8 * step) {
+        if (n - k < GROUP) {
+            memset(tail, 0, sizeof tail);
+            memcpy(tail, x, (size_t)(n - k) * 2);
+            x = tail;
+        }
+        /* An 8 x 8 transposition of 64-bit pairs: blocks by dots to dots by blocks. */
+        __m512i z[8], u[8];
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            z[i] = _mm512_permutexvar_epi16(order, load_512(x + 32 * i));
+        UNROLL
+        for (int i = 0; i < 8; i += 2) {
+            u[i] = _mm512_unpacklo_epi64(z[i], z[i + 1]);
+            u[i + 1] = _mm512_unpackhi_epi64(z[i], z[i + 1]);
+        }
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            __m512i a = _mm512_shuffle_i64x2(u[i], u[i + 2], 0x88);
+            __m512i b = _mm512_shuffle_i64x2(u[i], u[i + 2], 0xDD);
+            __m512i c = _mm512_shuffle_i64x2(u[i + 4], u[i + 6], 0x88);
+            __m512i d = _mm512_shuffle_i64x2(u[i + 4], u[i + 6], 0xDD);
+            _mm512_store_si512(y + step * (size_t)i, _mm512_shuffle_i64x2(a, c, 0x88));
+            _mm512_store_si512(y + step * (size_t)(i + 2), _mm512_shuffle_i64x2(b, d, 0x88));
+            _mm512_store_si512(y + step * (size_t)(i + 4), _mm512_shuffle_i64x2(a, c, 0xDD));
+            _mm512_store_si512(y + step * (size_t)(i + 6), _mm512_shuffle_i64x2(b, d, 0xDD));
+        }
+    }
+}
+
+/* Sixteen E4M3 scales. Exponent and mantissa go to their place in an F32 whose exponent bias is 120 too
+ * small; the product puts that right for subnormal codes as well. */
+INLINE __m512 scales(const uint8_t *p)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_or_si128(b, _mm_set1_epi8(-128)), _mm_set1_epi8(-1));
+    __m512i bits = _mm512_and_si512(_mm512_slli_epi32(_mm512_cvtepi8_epi32(b), 20),
+                                    _mm512_set1_epi32((int)0x87F00000));
+    __m512i v =
+        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f)));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, nan, v, _mm512_set1_epi32(0x7FC00000)));
+}
+
+INLINE void rows(const struct linear_tile *t, int32_t i, const int nr, const int nx)
+{
+    const struct weight *w = t->w;
+    const __m512i even =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    /* Pairs of E2M1 values as BF16, for both states of the fifth index bit. */
+    const __m512i value = _mm512_broadcast_i64x4(_mm256_set_epi16(
+        (short)0xC0C0, (short)0xC080, (short)0xC040, (short)0xC000, (short)0xBFC0, (short)0xBF80,
+        (short)0xBF00, (short)0x8000, 0x40C0, 0x4080, 0x4040, 0x4000, 0x3FC0, 0x3F80, 0x3F00, 0));
+    uint8_t tail_code[4][GROUP / 2], tail_scale[4][GROUP / BLOCK];
+    const uint8_t *code[4], *scale[4];
+    const unsigned char *x = t->x;
+    float *acc = tile_acc(t, i);
+    int64_t n = t->k1 - t->k0;
+    UNROLL
+    for (int r = 0; r < nr; r++) {
+        int64_t row = t->row + i + r;
+        code[r] = (const uint8_t *)w->codes.data + row * w->codes.stride + t->k0 / 2;
+        scale[r] = (const uint8_t *)w->scales.data + row * w->scales.stride + t->k0 / BLOCK;
+    }
+    for (int64_t k = 0; k < n; k += GROUP, x += 8 * nx * LINEAR_UNIT) {
+        if (__builtin_expect(n - k < GROUP, 0))
+            for (int r = 0; r < nr; r++) {
+                size_t rest = (size_t)(n - k);
+                memset(tail_code[r], 0, sizeof tail_code[r]);
+                memset(tail_scale[r], 0, sizeof tail_scale[r]);
+                code[r] = memcpy(tail_code[r], code[r], rest / 2);
+                scale[r] = memcpy(tail_scale[r], scale[r], rest / BLOCK);
+            }
+        struct sums s;
+        __m512i half[2][4];
+        sums_zero(&s, nr, nx);
+        UNROLL
+        for (int r = 0; r < nr; r++) {
+            __m512i a = load_512(code[r]), b = load_512(code[r] + 64);
+            half[0][r] = _mm512_permutex2var_epi32(a, even, b);
+            half[1][r] = _mm512_permutex2var_epi32(a, odd, b);
+            prefetch(code[r], t->ahead / 2);
+            prefetch(code[r] + 64, t->ahead / 2);
+            prefetch(scale[r], t->ahead / BLOCK);
+            code[r] += GROUP / 2;
+        }
+        UNROLL
+        for (int d = 0; d < 8; d++) {
+            __m512i v[4];
+            UNROLL
+            for (int r = 0; r < nr; r++) {
+                __m512i h = half[d / 4][r];
+                v[r] = _mm512_permutexvar_epi16(
+                    d % 4 ? _mm512_srli_epi16(h, (unsigned)(4 * (d % 4))) : h, value);
+            }
+            sums_dot(&s, v, x, d, nr, nx);
+        }
+        UNROLL
+        for (int r = 0; r < nr; r++) {
+            sums_scale(acc, &s, scales(scale[r]), r, nx);
+            scale[r] += GROUP / BLOCK;
+        }
+    }
+}
+
+void nvfp4_tile_bf16(const struct linear_tile *t)
+{
+    BF16_TILE(rows, t);
+}
