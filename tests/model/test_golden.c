@@ -83,6 +83,7 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
         r->step.x.tap_ctx = &taps;
         rig_run(r, PHASE_PREFILL, 0, at, ids + at, k);
     }
+    r->step.x.tap = NULL;
     float *want = vector(g, prompt, "hidden_f32", &n);
     if (piece >= n_ids)
         compare("hidden", prompt, hidden, want, n, TOL_GOLDEN_F32);
