@@ -37,9 +37,14 @@ void *__wrap_realloc(void *p, size_t n)
     return fails() ? NULL : __real_realloc(p, n);
 }
 
-void fail_alloc_arm(size_t nth)
+/* Before anything is read: jansson is a library of its own, which --wrap does not reach. */
+__attribute__((constructor)) static void wrap_jansson(void)
 {
     json_set_alloc_funcs(malloc, free);
+}
+
+void fail_alloc_arm(size_t nth)
+{
     countdown = nth;
     happened = false;
 }

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -520,6 +521,27 @@ static lathe_status scan(struct scan *c)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
+/* jansson 2.14 goes on with a token cut short when its buffer cannot grow (lex_save), so a failed
+ * allocation is noted here, whatever the parser makes of it. */
+static _Thread_local bool tree_no_memory;
+static json_malloc_t tree_malloc;
+static pthread_once_t tree_once = PTHREAD_ONCE_INIT;
+
+static void *noting_malloc(size_t n)
+{
+    void *p = tree_malloc(n);
+    if (!p)
+        tree_no_memory = true;
+    return p;
+}
+
+static void note_failures(void)
+{
+    json_free_t free_fn;
+    json_get_alloc_funcs(&tree_malloc, &free_fn);
+    json_set_alloc_funcs(noting_malloc, free_fn);
+}
+
 lathe_status json_read(struct json_doc *d, const char *s, size_t n,
                        const struct json_limits *limits, lathe_error *err)
 {
@@ -539,7 +561,13 @@ lathe_status json_read(struct json_doc *d, const char *s, size_t n,
     if (!st)
         st = buf_check(&copy, "JSON text", err);
     if (!st) {
+        (void)pthread_once(&tree_once, note_failures);
+        tree_no_memory = false;
         d->root = json_loadb(copy.data, copy.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        if (tree_no_memory) {
+            json_decref(d->root);
+            d->root = NULL;
+        }
         if (!d->root)
             st = fail(err, LATHE_E_MEMORY, "out of memory building the tree of %zu bytes of JSON",
                       n);

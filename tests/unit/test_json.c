@@ -83,7 +83,7 @@ TEST(json_text_sees_through_the_side_table)
     s = json_text(&d, json_array_get(d.root, 2), &n);
     CHECK(n == 5006 && memcmp(s + 4999, "x\n\xEF\xBF\xBD\0y", 8) == 0);
     s = json_text(&d, json_array_get(d.root, 3), &n);
-    CHECK(n == 6 && memcmp(s, "short", 7) == 0);
+    CHECK(n == 6 && memcmp(s, "short\0", 7) == 0);
     CHECK_STR(json_big_integer(&d, json_array_get(d.root, 4)), "99999999999999999999");
     s = json_text(&d, json_array_get(d.root, 5), &n);
     CHECK(n == 3 && memcmp(s, "\xEF\xBF\xBF", 4) == 0);
