@@ -34,7 +34,8 @@ TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c
 TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard tests/*.c tests/op/*.c tests/model/*.c))
-BENCHES  := $(patsubst bench/%.c,$B/bench/%,$(wildcard bench/*.c))
+BENCHES  := $B/bench/op $B/bench/engine
+BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out bench/op.c bench/engine.c,$(call sources,bench)))
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
 $B/%_avx2.o:       CFLAGS += -mavx2 -mfma -mf16c
@@ -52,7 +53,7 @@ lathe: $B/lathe
 	@cp -f $< $@
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
-ALLOC_TESTS := unit/test_json
+ALLOC_TESTS := unit/test_json unit/test_safetensors
 $(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
 $(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
@@ -74,7 +75,7 @@ $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	$(CROSS)ar rcs $@ $^
 $B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
-$B/bench/%: $B/bench/%.o $B/libcore.a
+$B/bench/%: $B/bench/%.o $(BENCH_OBJ) $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/%.o: CPPFLAGS += -Itests
 
