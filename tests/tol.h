@@ -13,4 +13,16 @@
  * float32 than it is, give or take the luck of single roundings. */
 #define TOL_GOLDEN_BF16_FACTOR 1.5
 
+/* Operators against ref: struct op_tol of op/op_test.h, {name, of the value, of its row's root mean
+ * square, absolute, norm of the whole error}. */
+
+/* A result within a few 2^-24 of its row's size, then rounded to BF16: near a tie the rounding may go
+ * the other way, which is up to 2^-7 of the value, but only about one in 2^12 lies so near. */
+#define TOL_ROW_BF16 ((struct op_tol){"TOL_ROW_BF16", 0x1p-7, 0x1p-19, 1e-38, 0x1p-10})
+/* Sums of thousands of products in F32, in another order: some 2^-24 of the row's size each, averaging
+ * out; the functions (exp, rsqrt) within 2 ulp. */
+#define TOL_ROW_F32 ((struct op_tol){"TOL_ROW_F32", 0x1p-21, 0x1p-21, 1e-38, 0x1p-22})
+/* Nothing is computed: unpacked values, rounded once. */
+#define TOL_EXACT ((struct op_tol){"TOL_EXACT", 0, 0, 0, 0})
+
 #endif

@@ -66,14 +66,13 @@ static bool includes(enum cpu_isa best, enum cpu_isa isa)
 }
 #endif
 
-/* "avx512" is the best of its levels that this processor has. */
 static lathe_status choose_isa(enum cpu_isa *isa, const char *name, lathe_error *err)
 {
     const int n = (int)(sizeof isa_name / sizeof isa_name[0]);
     char known[128] = "";
     enum cpu_isa best = best_isa();
     *isa = best;
-    if (!name || (best == ISA_AVX512BF16 && strcmp(name, isa_name[ISA_AVX512]) == 0))
+    if (!name)
         return LATHE_OK;
     for (int i = 0; i < n; i++) {
         if (!includes(best, (enum cpu_isa)i))

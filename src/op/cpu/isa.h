@@ -7,7 +7,7 @@ enum cpu_isa {
     ISA_GENERIC,
     ISA_AVX2,       /* with FMA and F16C */
     ISA_AVX512,     /* F, BW, VL, DQ */
-    ISA_AVX512BF16, /* with VBMI and BF16 dot products: what "avx512" means where it is there */
+    ISA_AVX512BF16, /* and VBMI, BF16 dot products */
     ISA_NEON,
 };
 
