@@ -282,7 +282,7 @@ TEST(short_prompts_have_zero_history)
 /* Case B84: the workspace in use depends on the chunk, not on how much of the prompt came before. */
 TEST(workspace_follows_the_chunk)
 {
-    enum { CHUNK = 512, LONG = 8192 };
+    enum { CHUNK = 512, LONG = 4096 };
     int32_t *token = malloc(LONG * sizeof *token);
     size_t peak = 0;
     struct rig r;

@@ -1,0 +1,330 @@
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model_info.h"
+
+enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
+
+const char *lathe_version(void)
+{
+    return "0.1.0";
+}
+
+const char *lathe_status_name(lathe_status status)
+{
+    static const char *const name[] = {"ok",        "argument",    "format",  "io",       "memory",
+                                       "limit",     "unsupported", "context", "template", "numeric",
+                                       "cancelled", "busy",        "device"};
+    return (size_t)status < sizeof name / sizeof *name ? name[status] : "unknown";
+}
+
+const char *lathe_finish_name(lathe_finish finish)
+{
+    static const char *const name[] = {"stop",  "stop_string", "length", "context",
+                                       "calls", "cancelled",   "error"};
+    return (size_t)finish < sizeof name / sizeof *name ? name[finish] : "unknown";
+}
+
+void lathe_engine_options_init(lathe_engine_options *o)
+{
+    *o = (lathe_engine_options){
+        .n_slots = 1,
+        .n_queue = 64,
+        .kv = LATHE_BF16,
+        .activations = LATHE_BF16,
+    };
+}
+
+static enum dtype dtype_of(lathe_dtype d)
+{
+    return d == LATHE_F32 ? DT_F32 : DT_BF16;
+}
+
+static lathe_status check_range(const char *name, int64_t value, int64_t low, int64_t high,
+                                lathe_error *err)
+{
+    if (value < low || value > high)
+        return fail(err, LATHE_E_ARGUMENT, "%s is %lld, expected %lld to %lld", name,
+                    (long long)value, (long long)low, (long long)high);
+    return LATHE_OK;
+}
+
+/* Checks the options and fills in what they leave to the model. */
+static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_error *err)
+{
+    if (o->n_ctx == 0)
+        o->n_ctx = d->max_position < DEFAULT_CTX ? d->max_position : DEFAULT_CTX;
+    if (o->prefill_chunk == 0)
+        o->prefill_chunk = DEFAULT_CHUNK;
+    lathe_status st = check_range("the context (n_ctx)", o->n_ctx, 1, d->max_position, err);
+    if (!st)
+        st = check_range("n_slots", o->n_slots, 1, MAX_SLOTS, err);
+    if (!st)
+        st = check_range("n_queue", o->n_queue, 0, INT32_MAX, err);
+    if (!st)
+        st = check_range("n_threads", o->n_threads, 0, POOL_MAX_THREADS, err);
+    if (!st)
+        st = check_range("prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK, err);
+    if (!st && o->kv != LATHE_BF16 && o->kv != LATHE_F32)
+        st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16 or F32");
+    if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
+        st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
+    if (o->prefill_chunk > o->n_ctx)
+        o->prefill_chunk = o->n_ctx;
+    return st;
+}
+
+static struct state_options state_options_of(const lathe_engine_options *o)
+{
+    return (struct state_options){
+        .act = dtype_of(o->activations),
+        .kv = dtype_of(o->kv),
+        .n_slots = o->n_slots,
+        .n_ctx = o->n_ctx,
+    };
+}
+
+static struct step_options step_options_of(struct lathe_engine *e)
+{
+    const lathe_engine_options *o = &e->options;
+    return (struct step_options){
+        .model = &e->model,
+        .state = &e->state,
+        .backend = e->backend,
+        .stream = e->stream,
+        .max_rows = o->prefill_chunk > o->n_slots ? o->prefill_chunk : o->n_slots,
+        .max_seqs = o->n_slots,
+    };
+}
+
+static uint64_t weight_total(const struct model *m)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < m->n_modules; i++)
+        n += weight_bytes(m->modules[i].weight);
+    return n;
+}
+
+/* Everything but the memory: options, model, backend, the plan. */
+static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o, lathe_error *err)
+{
+    e->options = *o;
+    e->backend = &backend_cpu;
+    if (!o->model_dir)
+        return fail(err, LATHE_E_ARGUMENT, "no model directory is given");
+    lathe_status st = model_open(&e->model, o->model_dir, err);
+    if (!st)
+        st = settle(&e->options, &e->model.dims, err);
+    if (!st)
+        st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
+    if (!st)
+        st = e->backend->open(&e->stream, e->pool, o->isa, err);
+    if (st)
+        return st;
+
+    const struct dims *d = &e->model.dims;
+    struct state_options so = state_options_of(&e->options);
+    struct kv_shape kv = state_kv_shape(d, &so);
+    struct recurrent_shape rec = state_recurrent_shape(d, &so);
+    state_plan(&e->state, d, &so);
+    struct step_options step = step_options_of(e);
+    size_t workspace;
+    st = step_plan(&step, &workspace, NULL, err);
+    if (st)
+        return st;
+    e->plan = (lathe_memory_plan){
+        .weights = weight_total(&e->model),
+        .kv_per_token = kv_cache_bytes_per_token(&kv),
+        .kv = kv_cache_bytes(&kv),
+        .recurrent = recurrent_bytes(&rec),
+        .workspace = workspace,
+        .n_ctx = e->options.n_ctx,
+        .n_slots = e->options.n_slots,
+    };
+    e->plan.total = e->plan.weights + e->plan.kv + e->plan.recurrent + e->plan.workspace;
+    return LATHE_OK;
+}
+
+static void unprepare(struct lathe_engine *e)
+{
+    if (e->stream)
+        e->backend->close(e->stream);
+    pool_close(e->pool);
+    model_close(&e->model);
+}
+
+lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, lathe_error *err)
+{
+    struct lathe_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return fail_memory(err, sizeof *e);
+    lathe_status st = prepare(e, o, err);
+    *out = e->plan;
+    unprepare(e);
+    free(e);
+    return st;
+}
+
+static void report(const lathe_engine_options *o, const char *what, uint64_t done, uint64_t total)
+{
+    if (o->progress)
+        o->progress(o->progress_ctx, what, done, total);
+}
+
+/* Reads every page of the weights once, so that the first tokens do not wait for the disk. */
+static void read_ahead(const struct lathe_engine *e, const lathe_engine_options *o)
+{
+    volatile unsigned char sink = 0;
+    uint64_t done = 0, total = e->plan.weights, step = total / 100 + 1, next = 0;
+    for (size_t i = 0; i < e->model.n_modules; i++) {
+        const struct tensor *t = &e->model.modules[i].weight->codes;
+        const unsigned char *p = t->data;
+        size_t n = (size_t)tensor_elements(t) * dtype_size(t->dtype);
+        for (size_t at = 0; at < n; at += 4096) {
+            sink = (unsigned char)(sink + p[at]);
+            if (done + at >= next) {
+                report(o, "loading", done + at, total);
+                next = done + at + step;
+            }
+        }
+        done += weight_bytes(e->model.modules[i].weight);
+    }
+    report(o, "loading", total, total);
+}
+
+/* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
+static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
+{
+    const struct tokenizer *t = e->text->tokenizer;
+    int32_t vocab = e->model.dims.vocab;
+    if (tokenizer_n_ids(t) > vocab)
+        return fail(err, LATHE_E_FORMAT,
+                    "%s: the tokenizer has ids up to %d, the vocabulary matrices %d rows",
+                    e->text->model_dir, tokenizer_n_ids(t) - 1, vocab);
+    size_t n_words = ((size_t)vocab + 63) / 64;
+    uint64_t *bits = calloc(n_words, sizeof *bits);
+    if (!bits)
+        return fail_memory(err, n_words * sizeof *bits);
+    for (int32_t id = 0; id < vocab; id++)
+        if (tokenizer_has(t, id))
+            bits[id / 64] |= (uint64_t)1 << id % 64;
+    lathe_status st = id_set_init(&e->ids, vocab, bits, err);
+    free(bits);
+    return st ? st : sample_scratch_init(&e->scratch, vocab, err);
+}
+
+static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
+{
+    size_t n = (size_t)e->options.n_slots, bytes = (size_t)e->options.n_ctx * sizeof(int32_t);
+    e->slots = calloc(n, sizeof *e->slots);
+    if (!e->slots)
+        return fail_memory(err, n * sizeof *e->slots);
+    for (size_t i = 0; i < n; i++) {
+        e->slots[i].token = malloc(bytes);
+        if (!e->slots[i].token)
+            return fail_memory(err, bytes);
+    }
+    return LATHE_OK;
+}
+
+lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,
+                               lathe_error *err)
+{
+    *engine = NULL;
+    struct lathe_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return fail_memory(err, sizeof *e);
+    if (pthread_mutex_init(&e->lock, NULL) != 0 || pthread_cond_init(&e->wake, NULL) != 0) {
+        free(e);
+        return fail_memory(err, sizeof *e);
+    }
+    lathe_status st = prepare(e, o, err);
+    if (!st)
+        st = lathe_text_open(&e->text, o->model_dir, err);
+    if (!st)
+        st = open_ids(e, err);
+    if (!st) {
+        struct state_options so = state_options_of(&e->options);
+        st = state_open(&e->state, &e->model.dims, &so, e->backend, e->stream, err);
+    }
+    if (!st) {
+        struct step_options step = step_options_of(e);
+        st = step_open(&e->step, &step, err);
+    }
+    if (!st)
+        st = open_slots(e, err);
+    if (!st) {
+        read_ahead(e, o);
+        if (pthread_create(&e->thread, NULL, scheduler_main, e) != 0)
+            st = fail(err, LATHE_E_MEMORY, "cannot start the engine's thread");
+        else
+            e->has_thread = true;
+    }
+    if (st)
+        lathe_engine_close(e);
+    else
+        *engine = e;
+    return st;
+}
+
+void lathe_engine_close(lathe_engine *e)
+{
+    if (!e)
+        return;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->lock);
+        e->stopping = true;
+        pthread_mutex_unlock(&e->lock);
+        scheduler_kick(e);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->slots)
+        for (int32_t i = 0; i < e->options.n_slots; i++)
+            free(e->slots[i].token);
+    free(e->slots);
+    id_set_release(&e->ids);
+    sample_scratch_release(&e->scratch);
+    step_close(&e->step);
+    state_close(&e->state);
+    unprepare(e);
+    lathe_text_close(e->text);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->wake);
+    free(e);
+}
+
+const lathe_text *lathe_engine_text(const lathe_engine *e)
+{
+    return e->text;
+}
+
+void lathe_engine_info(const lathe_engine *e, lathe_model_info *out)
+{
+    model_info(&e->model, out);
+}
+
+void lathe_engine_plan(const lathe_engine *e, lathe_memory_plan *out)
+{
+    *out = e->plan;
+}
+
+lathe_status lathe_engine_schedule(lathe_engine *e, char **out, lathe_error *err)
+{
+    struct buf listing;
+    struct step_options o = step_options_of(e);
+    size_t bytes;
+    *out = NULL;
+    buf_init(&listing, 16 << 20);
+    lathe_status st = step_plan(&o, &bytes, &listing, err);
+    if (!st)
+        st = buf_check(&listing, "schedule", err);
+    if (st) {
+        buf_release(&listing);
+        return st;
+    }
+    buf_append(&listing, "", 0);
+    *out = listing.data;
+    return LATHE_OK;
+}

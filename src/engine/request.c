@@ -1,0 +1,316 @@
+#include "engine/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+
+enum { REQUEST_ARENA = 256 << 20, MAX_STOP_IDS = 32, MAX_STOPS = 32, MAX_STOP_BYTES = 1024 };
+
+double clock_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+void request_finish(lathe_request *r, lathe_finish finish, const char *text, const lathe_error *err)
+{
+    double now = clock_ms();
+    if (r->first_ms > 0) {
+        r->usage.prefill_ms = r->first_ms - r->started_ms;
+        r->usage.decode_ms = now - r->first_ms;
+    } else if (r->started_ms > 0) {
+        r->usage.prefill_ms = now - r->started_ms;
+    }
+    lathe_event ev = {
+        .type = LATHE_EVENT_FINISH, .finish = finish, .text = text, .usage = r->usage};
+    if (err)
+        ev.error = *err;
+    events_finish(&r->events, &ev);
+}
+
+static lathe_status check_options(const struct lathe_engine *e, const lathe_request_options *o,
+                                  lathe_error *err)
+{
+    int32_t n = (o->conversation != NULL) + (o->text != NULL) + (o->token != NULL);
+    if (n != 1)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "a request has one prompt, as conversation, text or tokens; this one has %d",
+                    n);
+    if (o->max_tokens != -1 && o->max_tokens < 1)
+        return fail(err, LATHE_E_ARGUMENT, "max_tokens is %d, expected 1 or more, or -1",
+                    o->max_tokens);
+    if (o->min_tokens < 0)
+        return fail(err, LATHE_E_ARGUMENT, "min_tokens is %d, expected 0 or more", o->min_tokens);
+    if (o->n_logprobs < -1 || o->n_logprobs > EVENTS_MAX_TOP)
+        return fail(err, LATHE_E_ARGUMENT, "n_logprobs is %d, expected -1 to %d", o->n_logprobs,
+                    EVENTS_MAX_TOP);
+    if (o->n_stop > MAX_STOPS)
+        return fail(err, LATHE_E_LIMIT, "%zu stop strings, at most %d", o->n_stop, MAX_STOPS);
+    for (size_t i = 0; i < o->n_stop; i++) {
+        size_t len = o->stop[i] ? strlen(o->stop[i]) : 0;
+        if (len < 1 || len > MAX_STOP_BYTES)
+            return fail(err, LATHE_E_ARGUMENT, "stop[%zu] has %zu bytes, expected 1 to %d", i, len,
+                        MAX_STOP_BYTES);
+    }
+    if (o->n_stop_id > MAX_STOP_IDS)
+        return fail(err, LATHE_E_LIMIT, "%zu stop ids, at most %d", o->n_stop_id, MAX_STOP_IDS);
+    for (size_t i = 0; i < o->n_stop_id; i++)
+        if (!tokenizer_has(e->text->tokenizer, o->stop_id[i]))
+            return fail(err, LATHE_E_ARGUMENT, "stop_id[%zu] is %d, which no token has", i,
+                        o->stop_id[i]);
+    return sampling_check(&o->sampling, &e->ids, err);
+}
+
+/* The prompt's ids, copied to the arena; *thinking says whether it ends inside a think block. */
+static lathe_status build_prompt(lathe_request *r, const lathe_request_options *o, bool *thinking,
+                                 lathe_error *err)
+{
+    const struct lathe_engine *e = r->engine;
+    lathe_prompt prompt = {0};
+    lathe_tokens tokens = {0};
+    const int32_t *id = o->token;
+    size_t n = o->n_token;
+    lathe_status st = LATHE_OK;
+    *thinking = false;
+    if (o->conversation) {
+        st = lathe_render(e->text, o->conversation, &prompt, err);
+        id = prompt.tokens.id;
+        n = prompt.tokens.n;
+        *thinking = prompt.thinking_open;
+    } else if (o->text) {
+        st = lathe_tokenize(e->text, o->text, o->n_text, o->control, &tokens, err);
+        id = tokens.id;
+        n = tokens.n;
+    }
+    for (size_t i = 0; i < n && !st; i++)
+        if (id[i] < 0 || id[i] >= e->model.dims.vocab)
+            st = fail(err, LATHE_E_ARGUMENT, "prompt token %zu is %d, expected 0 to %d", i, id[i],
+                      e->model.dims.vocab - 1);
+    if (!st && n == 0)
+        st = fail(err, LATHE_E_ARGUMENT, "the prompt is empty");
+    if (!st && n >= (size_t)e->options.n_ctx)
+        st = fail(err, LATHE_E_CONTEXT,
+                  "the prompt has %zu tokens, the context holds %d and needs one for the answer", n,
+                  e->options.n_ctx);
+    if (!st) {
+        int32_t *copy = arena_alloc(&r->arena, n * sizeof *copy);
+        if (!copy)
+            st = fail_memory(err, n * sizeof *copy);
+        else
+            memcpy(copy, id, n * sizeof *copy);
+        r->prompt = copy;
+        r->n_prompt = (int32_t)n;
+    }
+    lathe_prompt_release(&prompt);
+    lathe_tokens_release(&tokens);
+    return st;
+}
+
+static lathe_status build_stops(lathe_request *r, const lathe_request_options *o, lathe_error *err)
+{
+    const struct lathe_text *text = r->engine->text;
+    size_t n_own = o->ignore_eos ? 0 : text->n_stop_id, n = n_own + o->n_stop_id;
+    r->stop_id = arena_alloc(&r->arena, n * sizeof *r->stop_id);
+    if (!r->stop_id)
+        return fail_memory(err, n * sizeof *r->stop_id);
+    if (n_own)
+        memcpy(r->stop_id, text->stop_id, n_own * sizeof *r->stop_id);
+    if (o->n_stop_id)
+        memcpy(r->stop_id + n_own, o->stop_id, o->n_stop_id * sizeof *r->stop_id);
+    r->n_stop_id = (int32_t)n;
+    return LATHE_OK;
+}
+
+static lathe_status build(lathe_request *r, const lathe_request_options *o, lathe_error *err)
+{
+    const struct lathe_engine *e = r->engine;
+    bool thinking;
+    lathe_status st = check_options(e, o, err);
+    if (!st)
+        st = build_prompt(r, o, &thinking, err);
+    if (!st)
+        st = build_stops(r, o, err);
+    if (st)
+        return st;
+    int32_t room = e->options.n_ctx - r->n_prompt;
+    r->edge_is_context = o->max_tokens == -1 || o->max_tokens > room;
+    r->max_tokens = r->edge_is_context ? room : o->max_tokens;
+    r->min_tokens = o->min_tokens;
+    r->n_logprobs = o->n_logprobs;
+    r->reuse_prefix = !o->no_prefix_reuse;
+    struct sampler_options so = {
+        .sampling = &o->sampling,
+        .ids = &e->ids,
+        .prompt = r->prompt,
+        .n_prompt = r->n_prompt,
+        .end_id = r->stop_id,
+        .n_end = r->n_stop_id,
+        .min_tokens = o->min_tokens,
+    };
+    st = sampler_open(&r->sampler, &so, err);
+    if (st)
+        return st;
+    struct output_options oo = {
+        .text = e->text,
+        .events = &r->events,
+        .parse = o->conversation && !o->no_parse,
+        .thinking = thinking,
+        .tools = o->conversation ? o->conversation->tools : NULL,
+        .parallel_calls = !o->no_parallel_calls,
+        .stop = o->stop,
+        .n_stop = o->n_stop,
+    };
+    return output_open(&r->output, &oo, err);
+}
+
+static void release(lathe_request *r)
+{
+    output_close(&r->output);
+    sampler_close(r->sampler);
+    events_release(&r->events);
+    arena_release(&r->arena);
+    free(r);
+}
+
+static lathe_status create(lathe_engine *e, lathe_request **out, lathe_error *err)
+{
+    lathe_request *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail_memory(err, sizeof *r);
+    r->engine = e;
+    arena_init(&r->arena, REQUEST_ARENA);
+    lathe_status st = events_init(&r->events, err);
+    if (st)
+        release(r);
+    else
+        *out = r;
+    return st;
+}
+
+static lathe_status enqueue(lathe_request *r, lathe_error *err)
+{
+    struct lathe_engine *e = r->engine;
+    lathe_status st = LATHE_OK;
+    r->submitted_ms = clock_ms();
+    pthread_mutex_lock(&e->lock);
+    if (e->n_attached - e->options.n_slots >= e->options.n_queue) {
+        st = fail(err, LATHE_E_BUSY, "%d requests run and %d wait: the queue is full",
+                  e->n_attached - e->n_queued, e->n_queued);
+    } else {
+        r->is_attached = true;
+        e->n_attached++;
+        e->n_queued++;
+        if (e->queue_last)
+            e->queue_last->next = r;
+        else
+            e->queue_first = r;
+        e->queue_last = r;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!st)
+        scheduler_kick(e);
+    return st;
+}
+
+lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *o,
+                                  lathe_request **request, lathe_error *err)
+{
+    lathe_request *r;
+    *request = NULL;
+    lathe_status st = create(e, &r, err);
+    if (st)
+        return st;
+    r->events.notify = o->notify;
+    r->events.notify_ctx = o->notify_ctx;
+    st = build(r, o, err);
+    if (!st)
+        st = enqueue(r, err);
+    if (st)
+        release(r);
+    else
+        *request = r;
+    return st;
+}
+
+void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
+{
+    if (events_next(&r->events, timeout_ms, out))
+        scheduler_kick(r->engine);
+}
+
+void lathe_request_cancel(lathe_request *r)
+{
+    atomic_store(&r->cancelled, true);
+    scheduler_kick(r->engine);
+}
+
+void lathe_request_close(lathe_request *r)
+{
+    if (!r)
+        return;
+    struct lathe_engine *e = r->engine;
+    lathe_request_cancel(r);
+    pthread_mutex_lock(&e->lock);
+    while (r->is_attached)
+        pthread_cond_wait(&e->wake, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    release(r);
+}
+
+/* One window: a request that has only a prompt. */
+static lathe_status score_window(lathe_engine *e, const int32_t *token, int32_t n, double *logprob,
+                                 size_t done, size_t total, lathe_progress_fn progress, void *ctx,
+                                 lathe_error *err)
+{
+    lathe_request *r;
+    lathe_status st = create(e, &r, err);
+    if (st)
+        return st;
+    r->prompt = token;
+    r->n_prompt = n;
+    r->score = logprob;
+    st = enqueue(r, err);
+    if (st) {
+        release(r);
+        return st;
+    }
+    lathe_event ev;
+    do {
+        lathe_request_next(r, -1, &ev);
+        if (ev.type == LATHE_EVENT_PROGRESS && progress)
+            progress(ctx, "scoring", done + (size_t)ev.done, total);
+    } while (ev.type != LATHE_EVENT_FINISH);
+    if (ev.finish == LATHE_FINISH_ERROR)
+        st = fail(err, ev.error.status, "%s", ev.error.message);
+    else if (ev.finish != LATHE_FINISH_STOP)
+        st = fail(err, LATHE_E_CANCELLED, "the engine was closed");
+    lathe_request_close(r);
+    return st;
+}
+
+lathe_status lathe_score(lathe_engine *e, const int32_t *token, size_t n, int32_t window,
+                         double *logprob, lathe_progress_fn progress, void *progress_ctx,
+                         lathe_error *err)
+{
+    if (window == 0)
+        window = e->options.n_ctx;
+    if (window < 2 || window > e->options.n_ctx)
+        return fail(err, LATHE_E_ARGUMENT, "the window is %d tokens, expected 2 to the context, %d",
+                    window, e->options.n_ctx);
+    for (size_t i = 0; i < n; i++)
+        if (token[i] < 0 || token[i] >= e->model.dims.vocab)
+            return fail(err, LATHE_E_ARGUMENT, "token %zu is %d, expected 0 to %d", i, token[i],
+                        e->model.dims.vocab - 1);
+    for (size_t at = 0; at < n; at += (size_t)window) {
+        size_t k = n - at < (size_t)window ? n - at : (size_t)window;
+        logprob[at] = 0;
+        lathe_status st = score_window(e, token + at, (int32_t)k, logprob + at, at, n, progress,
+                                       progress_ctx, err);
+        if (st)
+            return st;
+    }
+    return LATHE_OK;
+}

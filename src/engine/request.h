@@ -1,0 +1,48 @@
+/* One generation: what the caller asked for, and how far it is. */
+#ifndef LATHE_ENGINE_REQUEST_H
+#define LATHE_ENGINE_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "engine/events.h"
+#include "engine/output.h"
+#include "sample/sample.h"
+
+struct lathe_request {
+    lathe_engine *engine;
+    struct events events;
+    atomic_bool cancelled;
+
+    /* Fixed at submission. */
+    struct arena arena;
+    const int32_t *prompt; /* [n_prompt], in the arena or, when scoring, the caller's */
+    int32_t n_prompt;
+    int32_t max_tokens;   /* the context's edge applied */
+    bool edge_is_context; /* max_tokens is the context's edge, not the caller's limit */
+    int32_t min_tokens;
+    int32_t *stop_id; /* [n_stop_id] all ids that end it */
+    int32_t n_stop_id;
+    int32_t n_logprobs;
+    bool reuse_prefix;
+    double
+        *score; /* [n_prompt] log-probabilities wanted of the prompt; then nothing is generated */
+
+    /* The scheduler's. */
+    struct sampler *sampler;
+    struct output output;
+    lathe_usage usage;
+    double submitted_ms, started_ms, first_ms; /* monotonic clock */
+
+    /* Guarded by the engine's lock. */
+    lathe_request *next; /* in the queue */
+    bool is_attached;    /* the engine still knows it */
+};
+
+/* Milliseconds of the monotonic clock. */
+double clock_ms(void);
+/* Ends it: the finish event, the times. err belongs to LATHE_FINISH_ERROR, text to a stop string. */
+void request_finish(lathe_request *r, lathe_finish finish, const char *text,
+                    const lathe_error *err);
+
+#endif

@@ -1,0 +1,150 @@
+#include "engine/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t logit_rows(const struct step_options *o)
+{
+    int32_t n = o->max_rows < STEP_LOGIT_ROWS ? o->max_rows : STEP_LOGIT_ROWS;
+    return n > o->max_seqs ? n : o->max_seqs;
+}
+
+/* The buffers beside the workspace, with no data. */
+static void shape_outputs(struct step *s)
+{
+    const struct dims *d = &s->o.model->dims;
+    s->hidden = tensor_2d(NULL, s->o.state->act, s->o.max_rows, d->hidden);
+    s->logits = tensor_2d(NULL, DT_F32, logit_rows(&s->o), d->vocab);
+}
+
+static size_t tensor_bytes(const struct tensor *t)
+{
+    return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
+}
+
+/* The peak of a step of n rows, the head's projection included. */
+static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase, size_t *peak,
+                              struct buf *listing, lathe_error *err)
+{
+    struct batch_seq seq = {0, 0, n, 0};
+    struct batch b = {.phase = phase, .n_rows = n, .n_seqs = 1, .seq = &seq};
+    struct exec x;
+    exec_plan(&x, s->o.backend, s->o.stream, listing);
+    int32_t n_logits = n < s->logits.dim[0] ? n : (int32_t)s->logits.dim[0];
+    static const int32_t no_rows[1];
+    forward(&x, s->o.model, s->o.state, &b, tensor_rows(s->hidden, 0, n));
+    forward_logits(&x, s->o.model, tensor_rows(s->logits, 0, n_logits), s->hidden, no_rows);
+    lathe_status st = exec_end(&x, err);
+    if (x.peak > *peak)
+        *peak = x.peak;
+    return st;
+}
+
+static lathe_status plan(const struct step *s, size_t *peak, struct buf *listing, lathe_error *err)
+{
+    /* Kernels choose their scratch by the number of rows: the small counts are planned one by one. */
+    lathe_status st = LATHE_OK;
+    *peak = 0;
+    for (int32_t n = 1; n <= 64 && n < s->o.max_rows && !st; n++)
+        st = plan_rows(s, n, PHASE_DECODE, peak, NULL, err);
+    return st ? st : plan_rows(s, s->o.max_rows, PHASE_PREFILL, peak, listing, err);
+}
+
+lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *listing,
+                       lathe_error *err)
+{
+    struct step s = {.o = *o};
+    shape_outputs(&s);
+    lathe_status st = plan(&s, bytes, listing, err);
+    *bytes += tensor_bytes(&s.hidden) + tensor_bytes(&s.logits);
+    return st;
+}
+
+lathe_status step_open(struct step *s, const struct step_options *o, lathe_error *err)
+{
+    *s = (struct step){.o = *o};
+    shape_outputs(s);
+    lathe_status st = plan(s, &s->workspace_bytes, NULL, err);
+    size_t outputs = tensor_bytes(&s->hidden) + tensor_bytes(&s->logits);
+    if (!st)
+        st = o->backend->alloc(o->stream, &s->workspace, s->workspace_bytes + outputs, err);
+    if (st) {
+        step_close(s);
+        return st;
+    }
+    s->hidden.data = (unsigned char *)s->workspace + s->workspace_bytes;
+    s->logits.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
+    size_t n = (size_t)o->max_rows;
+    s->token = malloc(n * sizeof *s->token);
+    s->slot = malloc(n * sizeof *s->slot);
+    s->pos = malloc(n * sizeof *s->pos);
+    s->row = malloc(n * sizeof *s->row);
+    s->rope_pos = malloc(n * sizeof *s->rope_pos);
+    s->seq = malloc((size_t)o->max_seqs * sizeof *s->seq);
+    if (!s->token || !s->slot || !s->pos || !s->row || !s->rope_pos || !s->seq) {
+        step_close(s);
+        return fail_memory(err, n * sizeof *s->rope_pos);
+    }
+    exec_init(&s->x, o->backend, o->stream, s->workspace, s->workspace_bytes);
+    return LATHE_OK;
+}
+
+void step_close(struct step *s)
+{
+    if (s->workspace)
+        s->o.backend->free(s->o.stream, s->workspace);
+    free(s->token);
+    free(s->slot);
+    free(s->pos);
+    free(s->row);
+    free(s->rope_pos);
+    free(s->seq);
+    *s = (struct step){0};
+}
+
+void step_begin(struct step *s, enum phase phase)
+{
+    s->batch = (struct batch){
+        .phase = phase,
+        .token = s->token,
+        .slot = s->slot,
+        .pos = s->pos,
+        .rope_pos = (const int32_t(*)[3])s->rope_pos,
+        .seq = s->seq,
+    };
+}
+
+void step_add(struct step *s, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
+{
+    struct batch *b = &s->batch;
+    s->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t t = b->n_rows++;
+        s->token[t] = token[i];
+        s->slot[t] = slot;
+        s->pos[t] = pos + i;
+        for (int32_t axis = 0; axis < 3; axis++)
+            s->rope_pos[t][axis] = pos + i;
+    }
+}
+
+lathe_status step_run(struct step *s, lathe_error *err)
+{
+    const struct batch *b = &s->batch;
+    for (int32_t i = 0; i < b->n_seqs; i++) {
+        const struct batch_seq *q = &b->seq[i];
+        lathe_status st = kv_cache_reserve(&s->o.state->kv, q->slot, q->pos + q->n_rows, err);
+        if (st)
+            return st;
+    }
+    exec_begin(&s->x);
+    forward(&s->x, s->o.model, s->o.state, b, tensor_rows(s->hidden, 0, b->n_rows));
+    return exec_end(&s->x, err);
+}
+
+lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err)
+{
+    exec_begin(&s->x);
+    forward_logits(&s->x, s->o.model, tensor_rows(s->logits, 0, n), s->hidden, row);
+    return exec_end(&s->x, err);
+}

@@ -1,0 +1,49 @@
+/* One pass of the schedule over rows of some slots: the arrays a batch points to, the workspace, and
+ * where hidden states and logits end up. Sized at open; a step allocates nothing. */
+#ifndef LATHE_ENGINE_STEP_H
+#define LATHE_ENGINE_STEP_H
+
+#include "model/forward.h"
+
+/* Rows that get logits in one projection. 32: enough for the head's matrix to be read for many rows
+ * at once when a text is scored, 32 MB at the 27B's vocabulary. */
+enum { STEP_LOGIT_ROWS = 32 };
+
+struct step_options {
+    const struct model *model; /* borrowed, as are state, backend and stream */
+    struct state *state;
+    const struct backend *backend;
+    void *stream;
+    int32_t max_rows;
+    int32_t max_seqs;
+};
+
+struct step {
+    struct step_options o;
+    struct exec x;
+    void *workspace; /* backend memory */
+    size_t workspace_bytes;
+    struct tensor hidden;              /* [max_rows, hidden] act, after the final norm */
+    struct tensor logits;              /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32 */
+    int32_t *token, *slot, *pos, *row; /* [max_rows] */
+    int32_t (*rope_pos)[3];
+    struct batch_seq *seq; /* [max_seqs] */
+    struct batch batch;
+};
+
+/* Bytes step_open would take. Listing (may be NULL) gets a line an operator call, for max_rows prompt
+ * rows. */
+lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *listing,
+                       lathe_error *err);
+lathe_status step_open(struct step *s, const struct step_options *o, lathe_error *err);
+void step_close(struct step *s); /* no-op on a zeroed struct */
+
+/* Builds a batch sequence by sequence: n rows of a slot from position pos on. */
+void step_begin(struct step *s, enum phase phase);
+void step_add(struct step *s, int32_t slot, int32_t pos, const int32_t *token, int32_t n);
+/* Reserves the KV pages and runs the layers: s->hidden holds the batch's rows. */
+lathe_status step_run(struct step *s, lathe_error *err);
+/* Logits of n <= logits.dim[0] rows of s->hidden into the first n rows of s->logits. */
+lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err);
+
+#endif
