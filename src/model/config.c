@@ -9,14 +9,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "model/model.h"
+#include "op/op.h"
 
 enum {
     MAX_VOCAB = 1 << 24,
     MAX_WIDTH = 1 << 20, /* hidden, mlp */
-    MAX_HEADS = 1 << 12,
-    MAX_HEAD_DIM = 1 << 12,
-    MAX_CONV_TAPS = 16,
-    MAX_CHANNELS = 1 << 24, /* of one projection: heads times head size */
+    MAX_HEADS = 1 << 12, /* with OP_MAX_HEAD: every product of sizes stays below 2^31 */
 };
 
 /* The first failure is kept and later reads do nothing, so that fields read straight. */
@@ -151,13 +149,6 @@ static void refuse_member(struct reader *r, const char *name)
         *r->st = fail(r->err, LATHE_E_UNSUPPORTED, "%s%s is not supported", r->where, name);
 }
 
-static void check_product(struct reader *r, const char *what, int64_t a, int64_t b)
-{
-    if (!*r->st && a * b > MAX_CHANNELS)
-        *r->st = fail(r->err, LATHE_E_LIMIT, "%s: %lld, at most %d", what, (long long)(a * b),
-                      MAX_CHANNELS);
-}
-
 static void check_multiple(struct reader *r, const char *a, int32_t n, const char *b, int32_t m)
 {
     if (!*r->st && n % m)
@@ -176,18 +167,15 @@ static void read_sizes(struct reader *r, struct dims *d)
 
     d->n_heads = need_int(r, "num_attention_heads", 1, MAX_HEADS);
     d->n_kv_heads = need_int(r, "num_key_value_heads", 1, MAX_HEADS);
-    d->head_dim = need_int(r, "head_dim", 2, MAX_HEAD_DIM);
+    d->head_dim = need_int(r, "head_dim", 2, OP_MAX_HEAD);
     check_multiple(r, "num_attention_heads", d->n_heads, "num_key_value_heads", d->n_kv_heads);
-    check_product(r, "num_attention_heads * 2 * head_dim", d->n_heads, 2 * (int64_t)d->head_dim);
 
     d->n_k_heads = need_int(r, "linear_num_key_heads", 1, MAX_HEADS);
     d->n_v_heads = need_int(r, "linear_num_value_heads", 1, MAX_HEADS);
-    d->dk = need_int(r, "linear_key_head_dim", 1, MAX_HEAD_DIM);
-    d->dv = need_int(r, "linear_value_head_dim", 1, MAX_HEAD_DIM);
-    d->conv_taps = need_int(r, "linear_conv_kernel_dim", 2, MAX_CONV_TAPS);
+    d->dk = need_int(r, "linear_key_head_dim", 1, OP_MAX_HEAD);
+    d->dv = need_int(r, "linear_value_head_dim", 1, OP_MAX_HEAD);
+    d->conv_taps = need_int(r, "linear_conv_kernel_dim", 2, OP_MAX_TAPS);
     check_multiple(r, "linear_num_value_heads", d->n_v_heads, "linear_num_key_heads", d->n_k_heads);
-    check_product(r, "linear_num_key_heads * linear_key_head_dim", d->n_k_heads, d->dk);
-    check_product(r, "linear_num_value_heads * linear_value_head_dim", d->n_v_heads, d->dv);
     if (*r->st)
         return;
     d->k_dim = d->n_k_heads * d->dk;
