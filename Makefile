@@ -32,6 +32,8 @@ BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
 CLI_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard cli/*.c))
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c)
 TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
+# Tests of the built program and of other tools: they end in the same closing line.
+TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard tests/*.c tests/op/*.c tests/model/*.c))
 BENCHES  := $B/bench/op $B/bench/engine
@@ -68,7 +70,11 @@ $B/libcore.a: $(OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
 
-$B/lathe: $(CLI_OBJ) $(BASE_OBJ) $B/liblathe.a
+# src/base once more, for the program: an archive, so that what the library exports is taken from it.
+$B/libbase.a: $(BASE_OBJ)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+$B/lathe: $(CLI_OBJ) $B/liblathe.a $B/libbase.a
 	$(CC) $(LDFLAGS) -o $@ $^ -ledit $(LDLIBS)
 $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	@rm -f $@
@@ -83,8 +89,28 @@ $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(DEPFLAGS) -c -o $@ $<
 
-check: $(TESTS) layers
-	@sh tests/run.sh $(TESTS)
+check: $(TESTS) $B/lathe layers
+	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
+
+demo:
+	@sh tools/deps.sh build
+	@$(MAKE) --no-print-directory all
+	@sh tools/demo.sh
+
+deps:
+	@sh tools/deps.sh build check
+
+help:
+	@echo 'make              ./lathe, and build/<config>/liblathe.a'
+	@echo 'make demo         installs what is missing, builds, and lets the shipped model answer'
+	@echo 'make check        every test that needs no GPU; ends in N passed, N failed, N skipped'
+	@echo 'make SAN=address,undefined check    the same, instrumented; also SAN=thread'
+	@echo 'make bench        build/<config>/bench/op and bench/engine: speed beside the machine limits'
+	@echo 'make deps         installs the Debian packages that make check needs'
+	@echo 'make layers       who includes whom, against tests/layers.txt'
+	@echo 'make format       clang-format over the tree'
+	@echo 'make clean        removes build/ and ./lathe'
+	@echo 'CC=clang, CROSS=aarch64-linux-gnu-, CI=1 (warnings are errors), B=DIR (where to build)'
 
 bench: $(BENCHES)
 

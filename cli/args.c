@@ -1,0 +1,191 @@
+#include "args.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+#include "progress.h"
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+void engine_args_add(struct options *o, struct engine_args *a)
+{
+    option_text(o, "--model", "-m", &a->model);
+    option_int(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
+    option_int(o, "--threads", NULL, &a->threads, 1, 256);
+    option_flag(o, "--pin", NULL, &a->pin);
+    option_word(o, "--kv", NULL, &a->kv, "bf16|f32");
+    option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
+    option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|neon|best");
+}
+
+bool engine_args_check(const struct options *o, const struct engine_args *a, int *code)
+{
+    if (a->model)
+        return true;
+    *code = options_usage(o, "a model is needed: -m DIR, for example -m models/nano");
+    return false;
+}
+
+void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
+{
+    lathe_engine_options_init(o);
+    o->model_dir = a->model;
+    o->n_ctx = (int32_t)a->ctx;
+    o->n_threads = (int32_t)a->threads;
+    o->pin_threads = a->pin;
+    o->kv = a->kv && strcmp(a->kv, "f32") == 0 ? LATHE_F32 : LATHE_BF16;
+    o->activations = a->activations && strcmp(a->activations, "f32") == 0 ? LATHE_F32 : LATHE_BF16;
+    o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err)
+{
+    lathe_engine_options o;
+    struct progress bar;
+    double start = now_ms();
+    engine_args_fill(a, &o);
+    o.progress = progress_update;
+    o.progress_ctx = &bar;
+    progress_begin(&bar);
+    lathe_status st = lathe_engine_open(engine, &o, err);
+    progress_end(&bar);
+    a->load_ms = now_ms() - start;
+    return st;
+}
+
+/* ---- Sampling ------------------------------------------------------------------------------ */
+
+void sampling_args_add(struct options *o, struct sampling_args *a)
+{
+    const double any = 0x1p63;
+    option_flag(o, "--greedy", NULL, &a->greedy);
+    option_int(o, "--seed", NULL, &a->seed, -1, any);
+    option_real(o, "--temp", "--temperature", &a->temp, 0, 100);
+    option_int(o, "--top-k", NULL, &a->top_k, -1, INT32_MAX);
+    option_real(o, "--top-p", NULL, &a->top_p, 0, 1);
+    option_real(o, "--min-p", NULL, &a->min_p, 0, 1);
+    option_real(o, "--presence-penalty", NULL, &a->presence, -2, 2);
+    option_real(o, "--frequency-penalty", NULL, &a->frequency, -2, 2);
+    option_real(o, "--repetition-penalty", "--repeat-penalty", &a->repetition, 0.01, 100);
+    option_list(o, "--logit-bias", NULL, &a->bias);
+    option_list(o, "--stop", NULL, &a->stop);
+    option_int(o, "--max-tokens", "-n", &a->max_tokens, -1, INT32_MAX);
+    option_flag(o, "--ignore-eos", NULL, &a->ignore_eos);
+    a->max_tokens = -1;
+}
+
+/* "ID=BIAS,ID=BIAS" */
+static bool read_biases(const struct options *o, struct sampling_args *a, const char *s, int *code)
+{
+    do {
+        char *end;
+        long id = strtol(s, &end, 10);
+        const char *value = end + 1;
+        float bias = 0;
+        bool good = end > s && (*end == '=' || *end == ':') && id >= 0 && id <= INT32_MAX;
+        if (good) {
+            bias = strtof(value, &end);
+            good = end > value && (*end == 0 || *end == ',') && bias >= -100 && bias <= 100;
+        }
+        if (!good) {
+            *code = options_usage(o,
+                                  "--logit-bias is \"%s\", expected ID=BIAS[,ID=BIAS...] with "
+                                  "biases of -100 to 100",
+                                  s);
+            return false;
+        }
+        if (a->n_bias == OPTION_MAX_LIST) {
+            *code = options_usage(o, "--logit-bias has more than %d entries", OPTION_MAX_LIST);
+            return false;
+        }
+        a->bias_value[a->n_bias++] = (lathe_logit_bias){(int32_t)id, bias};
+        s = *end ? end + 1 : end;
+    } while (*s);
+    return true;
+}
+
+bool sampling_args_check(const struct options *o, struct sampling_args *a, int *code)
+{
+    if (a->greedy && options_given(o, "--temp")) {
+        *code = options_usage(o, "--greedy is --temp 0; give one of the two");
+        return false;
+    }
+    if (options_given(o, "--max-tokens") && a->max_tokens == 0) {
+        *code = options_usage(o, "--max-tokens is 0, expected 1 or more, or -1: to the end of the "
+                                 "context");
+        return false;
+    }
+    for (size_t i = 0; i < a->bias.n; i++)
+        if (!read_biases(o, a, a->bias.value[i], code))
+            return false;
+    return true;
+}
+
+void sampling_args_apply(const struct options *o, const struct sampling_args *a,
+                         lathe_request_options *r)
+{
+    lathe_sampling *s = &r->sampling;
+    if (a->greedy)
+        s->temperature = 0;
+    if (options_given(o, "--temp"))
+        s->temperature = (float)a->temp;
+    if (options_given(o, "--seed"))
+        s->seed = a->seed;
+    if (options_given(o, "--top-k"))
+        s->top_k = (int32_t)a->top_k;
+    if (options_given(o, "--top-p"))
+        s->top_p = (float)a->top_p;
+    if (options_given(o, "--min-p"))
+        s->min_p = (float)a->min_p;
+    if (options_given(o, "--presence-penalty"))
+        s->presence_penalty = (float)a->presence;
+    if (options_given(o, "--frequency-penalty"))
+        s->frequency_penalty = (float)a->frequency;
+    if (options_given(o, "--repetition-penalty"))
+        s->repetition_penalty = (float)a->repetition;
+    s->bias = a->bias_value;
+    s->n_bias = a->n_bias;
+    r->max_tokens = (int32_t)a->max_tokens;
+    r->ignore_eos = a->ignore_eos;
+    r->stop = a->stop.value;
+    r->n_stop = a->stop.n;
+}
+
+/* ---- Thinking ------------------------------------------------------------------------------ */
+
+void think_args_add(struct options *o, struct think_args *a)
+{
+    option_flag(o, "--think", NULL, &a->think);
+    option_flag(o, "--no-think", "--nothink", &a->no_think);
+    option_word(o, "--effort", NULL, &a->effort, "xhigh|high|max|medium|low|minimal|none");
+}
+
+bool think_args_check(const struct options *o, const struct think_args *a, int *code)
+{
+    bool none = a->effort && strcmp(a->effort, "none") == 0;
+    if ((a->think && (a->no_think || none)) || (a->no_think && a->effort && !none)) {
+        *code = options_usage(o, "--think, --no-think and --effort contradict each other");
+        return false;
+    }
+    return true;
+}
+
+void think_args_apply(const struct think_args *a, lathe_conversation *c)
+{
+    c->thinking = a->think ? LATHE_ON : a->no_think ? LATHE_OFF : LATHE_DEFAULT;
+    c->effort = a->effort;
+}
+
+bool conversation_thinks(const lathe_conversation *c)
+{
+    return c->thinking != LATHE_OFF && !(c->effort && strcmp(c->effort, "none") == 0);
+}

@@ -1,0 +1,54 @@
+/* Options that several commands have: which model and how it is held, how tokens are chosen, how the
+ * conversation is rendered. */
+#ifndef LATHE_CLI_ARGS_H
+#define LATHE_CLI_ARGS_H
+
+#include "lathe/lathe.h"
+#include "options.h"
+
+/* ---- -m --ctx --threads --pin --kv --activations --isa -------------------------------------- */
+
+struct engine_args {
+    const char *model; /* NULL until given */
+    int64_t ctx, threads;
+    bool pin;
+    const char *kv, *activations, *isa; /* words; NULL: the default */
+    double load_ms;                     /* of engine_args_open */
+};
+void engine_args_add(struct options *o, struct engine_args *a);
+/* "--model is needed" as a usage error unless it was given. */
+bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
+void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);
+/* Opens the engine for one request at a time, with a bar. */
+lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err);
+
+/* ---- --greedy --seed --temp --top-k ... --logit-bias --stop -n ------------------------------ */
+
+struct sampling_args {
+    bool greedy, ignore_eos;
+    int64_t seed, top_k, max_tokens;
+    double temp, top_p, min_p, presence, frequency, repetition;
+    struct option_list bias, stop;
+    lathe_logit_bias bias_value[OPTION_MAX_LIST];
+    size_t n_bias;
+};
+void sampling_args_add(struct options *o, struct sampling_args *a);
+/* Checks what the table cannot: the biases, and --greedy beside --temp. */
+bool sampling_args_check(const struct options *o, struct sampling_args *a, int *code);
+/* Overrides the model's defaults in *r by what was given; *r borrows from *a. */
+void sampling_args_apply(const struct options *o, const struct sampling_args *a,
+                         lathe_request_options *r);
+
+/* ---- --think --no-think --effort ------------------------------------------------------------ */
+
+struct think_args {
+    bool think, no_think;
+    const char *effort; /* NULL: not given */
+};
+void think_args_add(struct options *o, struct think_args *a);
+bool think_args_check(const struct options *o, const struct think_args *a, int *code);
+void think_args_apply(const struct think_args *a, lathe_conversation *c);
+/* Does a conversation with these settings think? */
+bool conversation_thinks(const lathe_conversation *c);
+
+#endif

@@ -1,0 +1,432 @@
+/* lathe chat: a conversation. On a terminal lines are edited by libedit; else they are read as they
+ * come, so that a conversation can be piped in. */
+#include <errno.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "answer.h"
+#include "args.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "cli.h"
+#include "messages.h"
+
+static const char help[] =
+    "lathe chat -m DIR [options]: a conversation\n"
+    "\n"
+    "start     --system TEXT  --messages FILE (JSON, as /save writes it)\n"
+    "          --no-think  --think  --effort xhigh|high|max|medium|low|minimal|none\n"
+    "sampling  --greedy  --seed N  --temp X  --top-k N  --top-p X  --min-p X\n"
+    "          --presence-penalty X  --frequency-penalty X  --repetition-penalty X\n"
+    "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
+    "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
+    "engine    -m, --model DIR  --ctx N  --threads N  --pin  --kv bf16|f32\n"
+    "          --activations bf16|f32  --isa generic|avx2|avx512|neon|best\n"
+    "\n"
+    "Type a message, or /help for the commands. Ctrl-C stops the answer, Ctrl-D ends.\n"
+    "Lines are also read from a pipe: one message each.\n"
+    "\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
+
+static const char commands_help[] =
+    "  /reset          forget the conversation (the system message stays)\n"
+    "  /system TEXT    set the system message and start again; without TEXT: none\n"
+    "  /think WORD     on, off, default\n"
+    "  /save FILE      write the conversation as JSON\n"
+    "  /load FILE      continue one that was saved\n"
+    "  /stats          tokens and speed of the last answer\n"
+    "  /quit           end (also Ctrl-D)\n"
+    "A line that ends in \\ goes on in the next. Ctrl-C stops an answer.\n";
+
+enum { LINE_LIMIT = 16 << 20 };
+
+struct chat {
+    struct options options;
+    struct engine_args engine_args;
+    struct sampling_args sampling;
+    struct think_args think;
+    const char *first_system, *messages;
+
+    lathe_engine *engine;
+    struct buf system; /* "" : none */
+    struct buf turns;  /* messages after the system message */
+    struct answer last;
+    bool has_last;
+
+    bool is_terminal;
+    EditLine *edit;
+    History *history;
+};
+
+/* ---- Lines --------------------------------------------------------------------------------- */
+
+static const char *prompt_text(EditLine *edit)
+{
+    (void)edit;
+    return "> ";
+}
+
+/* One character for libedit; Ctrl-C ends the line with errno EINTR. */
+static int read_character(EditLine *edit, wchar_t *out)
+{
+    char s[4];
+    (void)edit;
+    for (size_t n = 0; n < sizeof s;) {
+        ssize_t got = read(STDIN_FILENO, s + n, 1);
+        if (got == 0)
+            return 0;
+        if (got < 0 && errno == EINTR && !interrupt_pending())
+            continue;
+        if (got < 0)
+            return -1;
+        n++;
+        uint32_t cp;
+        if (utf8_decode(s, n, &cp)) {
+            *out = (wchar_t)cp;
+            return 1;
+        }
+        if (utf8_incomplete_tail(s, n) != n)
+            break;
+    }
+    *out = 0xFFFD;
+    return 1;
+}
+
+static void open_editor(struct chat *c)
+{
+    HistEvent ev;
+    /* libedit shows characters beyond ASCII only in a UTF-8 locale. */
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        (void)setlocale(LC_CTYPE, "C.UTF-8");
+    c->edit = el_init("lathe", stdin, stdout, stderr);
+    c->history = history_init();
+    if (!c->edit || !c->history)
+        return;
+    (void)history(c->history, &ev, H_SETSIZE, 1000);
+    (void)history(c->history, &ev, H_SETUNIQUE, 1);
+    (void)el_set(c->edit, EL_PROMPT, prompt_text);
+    (void)el_set(c->edit, EL_EDITOR, "emacs");
+    (void)el_set(c->edit, EL_HIST, history, c->history);
+    (void)el_set(c->edit, EL_GETCFN, read_character);
+    (void)el_source(c->edit, NULL);
+}
+
+/* Appends one line without its end. False at the end of input; *stopped after Ctrl-C. */
+static bool read_part(struct chat *c, struct buf *line, bool *stopped)
+{
+    *stopped = false;
+    if (c->edit && c->history) {
+        int n = 0;
+        HistEvent ev;
+        interrupt_arm(false);
+        el_resize(c->edit);
+        const char *s = el_gets(c->edit, &n);
+        *stopped = interrupt_pending();
+        interrupt_disarm();
+        if (*stopped) {
+            (void)putchar('\n');
+            return true;
+        }
+        if (!s || n <= 0) {
+            (void)putchar('\n');
+            return false;
+        }
+        if (n > 1)
+            (void)history(c->history, &ev, H_ENTER, s);
+        buf_append(line, s, (size_t)n);
+    } else {
+        char *s = NULL;
+        size_t cap = 0;
+        ssize_t n = getline(&s, &cap, stdin);
+        if (n > 0)
+            buf_append(line, s, (size_t)n);
+        free(s);
+        if (n <= 0)
+            return false;
+    }
+    while (line->len && strchr("\r\n", line->data[line->len - 1]))
+        line->data[--line->len] = 0;
+    return true;
+}
+
+/* One message: lines that end in a backslash go on. False at the end of input. */
+static bool read_message(struct chat *c, struct buf *line)
+{
+    buf_clear(line);
+    for (;;) {
+        bool stopped;
+        bool more = read_part(c, line, &stopped);
+        if (stopped)
+            buf_clear(line);
+        if (!more)
+            return line->len > 0;
+        if (stopped || line->len == 0 || line->data[line->len - 1] != '\\')
+            return true;
+        line->data[line->len - 1] = '\n';
+    }
+}
+
+/* ---- Conversation -------------------------------------------------------------------------- */
+
+static lathe_status conversation(struct chat *c, struct buf *out, lathe_error *err)
+{
+    struct buf all;
+    lathe_status st = LATHE_OK;
+    buf_init(&all, MESSAGES_LIMIT);
+    if (c->system.len)
+        st = messages_add(&all, "system", "the system message", buf_str(&c->system), c->system.len,
+                          err);
+    if (c->system.len && c->turns.len)
+        buf_puts(&all, ", ");
+    buf_append(&all, buf_str(&c->turns), c->turns.len);
+    if (!st)
+        st = buf_check(&all, "the conversation", err);
+    if (!st)
+        st = messages_array(out, &all, err);
+    buf_release(&all);
+    return st;
+}
+
+static void set_system(struct chat *c, const char *text)
+{
+    buf_clear(&c->system);
+    buf_puts(&c->system, text);
+    buf_clear(&c->turns);
+}
+
+static void cut(struct buf *b, size_t len)
+{
+    b->len = len;
+    if (b->data)
+        b->data[len] = 0;
+}
+
+/* A user's turn and its answer; without an answer the turn is taken back. */
+static void take_turn(struct chat *c, const struct buf *line)
+{
+    lathe_conversation conv = {0};
+    lathe_request_options o;
+    lathe_error err;
+    struct buf array;
+    size_t before = c->turns.len;
+    buf_init(&array, MESSAGES_LIMIT);
+    think_args_apply(&c->think, &conv);
+    lathe_status st =
+        messages_add(&c->turns, "user", "the message", buf_str(line), line->len, &err);
+    if (!st)
+        st = conversation(c, &array, &err);
+    if (!st) {
+        conv.messages = buf_str(&array);
+        lathe_request_options_init(lathe_engine_text(c->engine), conversation_thinks(&conv), &o);
+        sampling_args_apply(&c->options, &c->sampling, &o);
+        o.conversation = &conv;
+        if (c->has_last)
+            answer_release(&c->last);
+        answer_init(&c->last);
+        c->has_last = true;
+        st = answer_run(&c->last, c->engine, &o, &err);
+    }
+    buf_release(&array);
+    if (!st) {
+        const struct answer *a = &c->last;
+        if (a->text.len || a->calls.len || a->reasoning.len)
+            messages_add_answer(&c->turns, &a->text, &a->reasoning, &a->calls);
+        else
+            cut(&c->turns, before);
+        st = buf_check(&c->turns, "the conversation", &err);
+        if (a->is_interrupted)
+            fprintf(stderr, "[stopped]\n");
+        else if (a->finish == LATHE_FINISH_LENGTH)
+            fprintf(stderr, "[stopped at %d tokens]\n", (int)a->usage.completion_tokens);
+        else if (a->finish == LATHE_FINISH_CONTEXT)
+            fprintf(stderr, "[the context is full; /reset starts again]\n");
+    }
+    if (st) {
+        cut(&c->turns, before);
+        (void)cli_fail(&err);
+    }
+}
+
+/* ---- Commands ------------------------------------------------------------------------------ */
+
+static lathe_status save(struct chat *c, const char *path, lathe_error *err)
+{
+    struct buf array;
+    buf_init(&array, MESSAGES_LIMIT);
+    lathe_status st = conversation(c, &array, err);
+    buf_putc(&array, '\n');
+    if (!st)
+        st = buf_check(&array, "the conversation", err);
+    if (!st)
+        st = file_write(path, array.data, array.len, err);
+    buf_release(&array);
+    return st;
+}
+
+/* Replaces the conversation; a leading system message becomes the chat's. Nothing changes if the
+ * file is bad. */
+static lathe_status load(struct chat *c, const char *path, lathe_error *err)
+{
+    struct buf all, array, none;
+    struct json_doc d = {0};
+    buf_init(&all, MESSAGES_LIMIT);
+    buf_init(&array, MESSAGES_LIMIT);
+    buf_init(&none, MESSAGES_LIMIT);
+    lathe_status st = messages_read(&all, &none, path, err);
+    if (!st)
+        st = messages_array(&array, &all, err);
+    if (!st)
+        st = json_read(&d, buf_str(&array), array.len, &json_limits_request, err);
+    if (!st) {
+        const json_t *first = json_array_get(d.root, 0);
+        const char *role = json_string_value(json_object_get(first, "role"));
+        size_t n, from = 0;
+        const char *text = json_text(&d, json_object_get(first, "content"), &n);
+        buf_clear(&c->turns);
+        buf_clear(&c->system);
+        if (role && strcmp(role, "system") == 0 && text) {
+            buf_append(&c->system, text, n);
+            from = 1;
+        }
+        for (size_t i = from; i < json_array_size(d.root); i++) {
+            if (i > from)
+                buf_puts(&c->turns, ", ");
+            json_print(&c->turns, &d, json_array_get(d.root, i));
+        }
+        st = buf_check(&c->turns, path, err);
+    }
+    json_release(&d);
+    buf_release(&all);
+    buf_release(&array);
+    buf_release(&none);
+    return st;
+}
+
+static void set_thinking(struct chat *c, const char *word)
+{
+    bool on = strcmp(word, "on") == 0, off = strcmp(word, "off") == 0;
+    if (!on && !off && strcmp(word, "default") != 0) {
+        fprintf(stderr, "lathe: /think takes on, off or default\n");
+        return;
+    }
+    c->think.think = on;
+    c->think.no_think = off;
+}
+
+/* False: the chat ends. */
+static bool run_command(struct chat *c, const char *line)
+{
+    static const char *const names[] = {"/help", "/reset", "/system", "/think", "/save",
+                                        "/load", "/stats", "/quit",   "/exit"};
+    char word[16];
+    lathe_error err;
+    size_t n = strcspn(line, " \t");
+    const char *rest = line + n + strspn(line + n, " \t");
+    lathe_status st = LATHE_OK;
+    (void)snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), line);
+    if (strcmp(word, "/quit") == 0 || strcmp(word, "/exit") == 0)
+        return false;
+    if (strcmp(word, "/help") == 0) {
+        (void)fputs(commands_help, stdout);
+    } else if (strcmp(word, "/reset") == 0) {
+        buf_clear(&c->turns);
+    } else if (strcmp(word, "/system") == 0) {
+        set_system(c, rest);
+    } else if (strcmp(word, "/think") == 0) {
+        set_thinking(c, rest);
+    } else if (strcmp(word, "/stats") == 0) {
+        if (c->has_last)
+            answer_stats_text(&c->last, stdout);
+        else
+            (void)puts("nothing was answered yet");
+    } else if (strcmp(word, "/save") == 0 || strcmp(word, "/load") == 0) {
+        if (!*rest)
+            st = fail(&err, LATHE_E_ARGUMENT, "%s needs a file name", word);
+        else
+            st = word[1] == 's' ? save(c, rest, &err) : load(c, rest, &err);
+    } else {
+        const char *near = nearest_name(word, names, sizeof names / sizeof *names);
+        st = near ? fail(&err, LATHE_E_ARGUMENT, "there is no command %s; the nearest is %s", word,
+                         near)
+                  : fail(&err, LATHE_E_ARGUMENT, "there is no command %s; /help lists them", word);
+    }
+    if (st)
+        (void)cli_fail(&err);
+    (void)fflush(stdout);
+    return true;
+}
+
+static int converse(struct chat *c)
+{
+    struct buf line;
+    lathe_error err;
+    lathe_status st = LATHE_OK;
+    if (c->first_system)
+        set_system(c, c->first_system);
+    if (c->messages)
+        st = load(c, c->messages, &err);
+    if (!st)
+        st = engine_args_open(&c->engine_args, &c->engine, &err);
+    if (st)
+        return cli_fail(&err);
+    buf_init(&line, LINE_LIMIT);
+    c->is_terminal = isatty(STDIN_FILENO) == 1 && stdout_is_terminal();
+    if (c->is_terminal) {
+        open_editor(c);
+        (void)printf("%s. /help lists the commands, Ctrl-D ends.\n", c->engine_args.model);
+    }
+    while (!ferror(stdout) && read_message(c, &line)) {
+        if (buf_check(&line, "the line", &err)) {
+            (void)cli_fail(&err);
+            continue;
+        }
+        if (line.len == 0)
+            continue;
+        if (line.data[0] == '/' && !run_command(c, line.data))
+            break;
+        if (line.data[0] != '/')
+            take_turn(c, &line);
+    }
+    if (c->edit)
+        el_end(c->edit);
+    if (c->history)
+        history_end(c->history);
+    buf_release(&line);
+    return cli_flush();
+}
+
+int chat_main(int argc, char **argv)
+{
+    static struct chat c;
+    struct options *o = &c.options;
+    int code;
+    o->command = "chat";
+    o->help = help;
+    engine_args_add(o, &c.engine_args);
+    sampling_args_add(o, &c.sampling);
+    think_args_add(o, &c.think);
+    option_text(o, "--system", NULL, &c.first_system);
+    option_text(o, "--messages", NULL, &c.messages);
+    if (!options_parse(o, argc, argv, &code) || !engine_args_check(o, &c.engine_args, &code) ||
+        !sampling_args_check(o, &c.sampling, &code) || !think_args_check(o, &c.think, &code))
+        return code;
+    if (c.messages && c.first_system)
+        return options_usage(o, "--messages brings its own system message; give one of the two");
+    buf_init(&c.system, MESSAGES_LIMIT);
+    buf_init(&c.turns, MESSAGES_LIMIT);
+    code = converse(&c);
+    if (c.has_last)
+        answer_release(&c.last);
+    buf_release(&c.system);
+    buf_release(&c.turns);
+    if (c.engine)
+        lathe_engine_close(c.engine);
+    return code;
+}

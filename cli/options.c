@@ -1,0 +1,298 @@
+#include "options.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { MAX_WORD = 40 }; /* longer words have no near name */
+
+/* ---- Near names ---------------------------------------------------------------------------- */
+
+static size_t min3(size_t a, size_t b, size_t c)
+{
+    size_t m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Damerau-Levenshtein distance (optimal string alignment). */
+static size_t distance(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t d[MAX_WORD + 1][MAX_WORD + 1];
+    for (size_t i = 0; i <= n; i++)
+        d[i][0] = i;
+    for (size_t j = 0; j <= m; j++)
+        d[0][j] = j;
+    for (size_t i = 1; i <= n; i++)
+        for (size_t j = 1; j <= m; j++) {
+            d[i][j] =
+                min3(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < d[i][j])
+                d[i][j] = d[i - 2][j - 2] + 1;
+        }
+    return d[n][m];
+}
+
+const char *nearest_name(const char *word, const char *const *name, size_t n)
+{
+    const char *best = NULL;
+    size_t best_d = SIZE_MAX, len = strlen(word);
+    if (len > MAX_WORD)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t m = strlen(name[i]), dashes = strspn(name[i], "-");
+        if (m > MAX_WORD)
+            continue;
+        size_t shorter = len < m ? len : m, d = distance(word, len, name[i], m);
+        /* "--temperature" is meant as "--temp", "--k" not as "--kv-cache". */
+        if (shorter >= dashes + 3 && strncmp(word, name[i], shorter) == 0)
+            d = d > 1 ? 1 : d;
+        if (m >= dashes + 3 && d < best_d && d <= (m - dashes + 2) / 3) {
+            best = name[i];
+            best_d = d;
+        }
+    }
+    return best;
+}
+
+/* ---- Messages ------------------------------------------------------------------------------ */
+
+int options_usage(const struct options *o, const char *fmt, ...)
+{
+    lathe_error err;
+    char message[900];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    (void)fail(&err, LATHE_E_ARGUMENT, "%s", message);
+    fprintf(stderr, "lathe %s: %s (lathe %s --help lists the options)\n", o->command, err.message,
+            o->command);
+    return EXIT_USAGE;
+}
+
+static int unknown_option(const struct options *o, const char *word)
+{
+    const char *name[2 * OPTION_MAX_ROWS + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        name[n++] = o->row[i].name;
+        if (o->row[i].other)
+            name[n++] = o->row[i].other;
+    }
+    name[n++] = "--help";
+    const char *near = nearest_name(word, name, n);
+    return near ? options_usage(o, "there is no option %s; the nearest is %s", word, near)
+                : options_usage(o, "there is no option %s", word);
+}
+
+/* ---- Parsing ------------------------------------------------------------------------------- */
+
+static struct option *add(struct options *o, const char *name, const char *other,
+                          enum option_kind kind, void *dest)
+{
+    assert(o->n < OPTION_MAX_ROWS);
+    struct option *r = &o->row[o->n++];
+    *r = (struct option){.name = name, .other = other, .kind = kind, .dest = dest};
+    return r;
+}
+
+void option_flag(struct options *o, const char *name, const char *other, bool *dest)
+{
+    (void)add(o, name, other, OPTION_FLAG, dest);
+}
+
+void option_text(struct options *o, const char *name, const char *other, const char **dest)
+{
+    (void)add(o, name, other, OPTION_TEXT, (void *)dest);
+}
+
+void option_list(struct options *o, const char *name, const char *other, struct option_list *dest)
+{
+    (void)add(o, name, other, OPTION_LIST, dest);
+}
+
+void option_int(struct options *o, const char *name, const char *other, int64_t *dest, double min,
+                double max)
+{
+    struct option *r = add(o, name, other, OPTION_INT, dest);
+    r->min = min;
+    r->max = max;
+}
+
+void option_real(struct options *o, const char *name, const char *other, double *dest, double min,
+                 double max)
+{
+    struct option *r = add(o, name, other, OPTION_REAL, dest);
+    r->min = min;
+    r->max = max;
+}
+
+void option_word(struct options *o, const char *name, const char *other, const char **dest,
+                 const char *words)
+{
+    add(o, name, other, OPTION_WORD, (void *)dest)->words = words;
+}
+
+bool options_given(const struct options *o, const char *name)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (strcmp(o->row[i].name, name) == 0)
+            return o->row[i].given;
+    return false;
+}
+
+/* The row whose name or other spelling is s[0..n). */
+static struct option *find(struct options *o, const char *s, size_t n)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        struct option *r = &o->row[i];
+        if ((strlen(r->name) == n && memcmp(r->name, s, n) == 0) ||
+            (r->other && strlen(r->other) == n && memcmp(r->other, s, n) == 0))
+            return r;
+    }
+    return NULL;
+}
+
+static int store_number(const struct options *o, struct option *r, const char *spelled,
+                        const char *value)
+{
+    char *end;
+    double x;
+    errno = 0;
+    if (r->kind == OPTION_INT) {
+        long long i = strtoll(value, &end, 10);
+        x = (double)i;
+        if (errno == ERANGE)
+            x = NAN;
+        *(int64_t *)r->dest = i;
+    } else {
+        x = strtod(value, &end);
+        *(double *)r->dest = x;
+    }
+    if (end == value || *end)
+        return options_usage(o, "%s is \"%s\", expected %s", spelled, value,
+                             r->kind == OPTION_INT ? "a whole number" : "a number");
+    if (!(x >= r->min && x <= r->max)) {
+        if (r->max >= 0x1p31)
+            return options_usage(o, "%s is %s, expected %.15g or more", spelled, value, r->min);
+        return options_usage(o, "%s is %s, expected %.15g to %.15g", spelled, value, r->min,
+                             r->max);
+    }
+    return EXIT_DONE;
+}
+
+static int store_word(const struct options *o, struct option *r, const char *spelled,
+                      const char *value)
+{
+    char words[128];
+    const char *word[16];
+    size_t n = 0;
+    (void)snprintf(words, sizeof words, "%s", r->words);
+    for (char *next = words; next && n < sizeof word / sizeof *word;) {
+        word[n++] = next;
+        next = strchr(next, '|');
+        if (next)
+            *next++ = 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(word[i], value) == 0) {
+            *(const char **)r->dest = value;
+            return EXIT_DONE;
+        }
+    const char *near = nearest_name(value, word, n);
+    return near ? options_usage(o, "%s is \"%s\"; the nearest of %s is %s", spelled, value,
+                                r->words, near)
+                : options_usage(o, "%s is \"%s\", expected %s", spelled, value, r->words);
+}
+
+static int store(const struct options *o, struct option *r, const char *spelled, const char *value)
+{
+    r->given = true;
+    switch (r->kind) {
+    case OPTION_FLAG:
+        *(bool *)r->dest = true;
+        return EXIT_DONE;
+    case OPTION_TEXT:
+        *(const char **)r->dest = value;
+        return EXIT_DONE;
+    case OPTION_LIST: {
+        struct option_list *list = r->dest;
+        if (list->n == OPTION_MAX_LIST)
+            return options_usage(o, "%s is given more than %d times", spelled, OPTION_MAX_LIST);
+        list->value[list->n++] = value;
+        return EXIT_DONE;
+    }
+    case OPTION_INT:
+    case OPTION_REAL:
+        return store_number(o, r, spelled, value);
+    case OPTION_WORD:
+        return store_word(o, r, spelled, value);
+    }
+    return EXIT_DONE;
+}
+
+/* One option at argv[*i], its value perhaps in the next argument. */
+static int parse_option(struct options *o, int argc, char **argv, int *i)
+{
+    const char *arg = argv[*i], *value = NULL;
+    bool is_long = arg[1] == '-';
+    const char *equals = is_long ? strchr(arg, '=') : NULL;
+    size_t n = equals ? (size_t)(equals - arg) : is_long ? strlen(arg) : 2;
+    struct option *r = find(o, arg, n);
+    char spelled[MAX_WORD + 1];
+    (void)snprintf(spelled, sizeof spelled, "%.*s", (int)(n < MAX_WORD ? n : MAX_WORD), arg);
+    if (!r || (!is_long && arg[2] && r->kind == OPTION_FLAG))
+        return unknown_option(o, is_long ? spelled : arg);
+    if (r->kind == OPTION_FLAG) {
+        if (equals)
+            return options_usage(o, "%s takes no value", spelled);
+        return store(o, r, spelled, NULL);
+    }
+    if (equals)
+        value = equals + 1;
+    else if (!is_long && arg[2])
+        value = arg + 2;
+    else if (++*i < argc)
+        value = argv[*i];
+    else
+        return options_usage(o, "%s needs a value", spelled);
+    /* "--system --greedy" is a forgotten value far more often than a text that begins so. */
+    if (value == argv[*i] && value[0] == '-' && value[1] && find(o, value, strlen(value)))
+        return options_usage(o, "%s needs a value, but %s follows (%s=... takes any text)", r->name,
+                             value, r->name);
+    return store(o, r, spelled, value);
+}
+
+bool options_parse(struct options *o, int argc, char **argv, int *code)
+{
+    bool only_operands = false;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        *code = EXIT_DONE;
+        if (only_operands || arg[0] != '-' || !arg[1]) {
+            if (!o->operand)
+                *code = options_usage(o, "\"%s\" is no option, and nothing else is expected", arg);
+            else if (o->operand_value)
+                *code = options_usage(o, "\"%s\" is one %s too many", arg, o->operand);
+            o->operand_value = arg;
+        } else if (strcmp(arg, "--") == 0) {
+            only_operands = true;
+        } else if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+            (void)fputs(o->help, stdout);
+            *code = cli_flush();
+            return false;
+        } else {
+            *code = parse_option(o, argc, argv, &i);
+        }
+        if (*code)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,209 @@
+/* lathe run: one answer. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "answer.h"
+#include "args.h"
+#include "cli.h"
+#include "messages.h"
+
+static const char help[] =
+    "lathe run -m DIR (-p TEXT | --messages FILE) [options]: one answer\n"
+    "\n"
+    "prompt    -p, --prompt TEXT  a user's message; - reads standard input\n"
+    "          --system TEXT  --messages FILE (JSON; -p then adds a turn)\n"
+    "          --tools FILE (JSON)  --raw (-p without a template, markers count)\n"
+    "          --no-think  --think  --effort xhigh|high|max|medium|low|minimal|none\n"
+    "sampling  --greedy  --seed N  --temp X  --top-k N  --top-p X  --min-p X\n"
+    "          --presence-penalty X  --frequency-penalty X  --repetition-penalty X\n"
+    "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
+    "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
+    "engine    -m, --model DIR  --ctx N  --threads N  --pin  --kv bf16|f32\n"
+    "          --activations bf16|f32  --isa generic|avx2|avx512|neon|best\n"
+    "output    --stats json|text  a line on standard error at the end\n"
+    "          --logprobs N       a JSON line a token with the N best (0 to 20), on\n"
+    "                             standard error, or --logprobs-file FILE\n"
+    "\n"
+    "The answer goes to standard output, a tool call as a line of JSON. Reasoning is\n"
+    "dimmed there on a terminal, and else goes to standard error (with --logprobs\n"
+    "there, its tokens are in those lines). What is not given is the model's default.\n"
+    "\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
+
+struct run {
+    struct options options;
+    struct engine_args engine;
+    struct sampling_args sampling;
+    struct think_args think;
+    const char *prompt, *system, *messages, *tools;
+    bool raw;
+    const char *stats; /* json, text or NULL */
+    int64_t n_logprobs;
+    const char *logprobs_file;
+
+    struct buf text;               /* the prompt */
+    struct buf turns, array, tool; /* the conversation as JSON */
+};
+
+static void add_options(struct run *r)
+{
+    struct options *o = &r->options;
+    o->command = "run";
+    o->help = help;
+    engine_args_add(o, &r->engine);
+    sampling_args_add(o, &r->sampling);
+    think_args_add(o, &r->think);
+    option_text(o, "--prompt", "-p", &r->prompt);
+    option_text(o, "--system", NULL, &r->system);
+    option_text(o, "--messages", NULL, &r->messages);
+    option_text(o, "--tools", NULL, &r->tools);
+    option_flag(o, "--raw", NULL, &r->raw);
+    option_word(o, "--stats", NULL, &r->stats, "json|text");
+    option_int(o, "--logprobs", NULL, &r->n_logprobs, 0, 20);
+    option_text(o, "--logprobs-file", NULL, &r->logprobs_file);
+}
+
+static bool check_options(struct run *r, int *code)
+{
+    const struct options *o = &r->options;
+    if (!engine_args_check(o, &r->engine, code) || !sampling_args_check(o, &r->sampling, code) ||
+        !think_args_check(o, &r->think, code))
+        return false;
+    if (!r->prompt && !r->messages)
+        *code = options_usage(o, "a prompt is needed: -p TEXT or --messages FILE");
+    else if (r->raw && (r->messages || r->system || r->tools))
+        *code = options_usage(o, "--raw has no conversation: --messages, --system and --tools "
+                                 "cannot go with it");
+    else if (r->raw && (r->think.think || r->think.no_think || r->think.effort))
+        *code = options_usage(o, "--raw has no template: --think, --no-think and --effort cannot "
+                                 "go with it");
+    else if (r->prompt && r->messages && strcmp(r->prompt, "-") == 0 &&
+             strcmp(r->messages, "-") == 0)
+        *code = options_usage(o, "-p and --messages cannot both read standard input");
+    else if (r->logprobs_file && !options_given(o, "--logprobs"))
+        *code = options_usage(o, "--logprobs-file needs --logprobs N");
+    else
+        return true;
+    return false;
+}
+
+/* The conversation in order: --system, --messages, -p. */
+static lathe_status build_conversation(struct run *r, lathe_conversation *c, lathe_error *err)
+{
+    lathe_status st = LATHE_OK;
+    if (r->system)
+        st = messages_add(&r->turns, "system", "--system", r->system, strlen(r->system), err);
+    if (!st && r->tools)
+        st = tools_read(&r->tool, r->tools, err);
+    if (!st && r->messages)
+        st = messages_read(&r->turns, &r->tool, r->messages, err);
+    if (!st && r->prompt)
+        st = messages_add(&r->turns, "user", "the prompt", buf_str(&r->text), r->text.len, err);
+    if (!st)
+        st = messages_array(&r->array, &r->turns, err);
+    c->messages = buf_str(&r->array);
+    c->tools = r->tool.len ? buf_str(&r->tool) : NULL;
+    think_args_apply(&r->think, c);
+    return st;
+}
+
+static lathe_status open_logprobs(struct run *r, struct answer *a, lathe_error *err)
+{
+    if (!options_given(&r->options, "--logprobs"))
+        return LATHE_OK;
+    a->logprobs = r->logprobs_file ? fopen(r->logprobs_file, "w") : stderr;
+    if (!a->logprobs)
+        return fail(err, LATHE_E_IO, "%s: %s", r->logprobs_file, strerror(errno));
+    return LATHE_OK;
+}
+
+static lathe_status close_logprobs(struct run *r, struct answer *a, lathe_error *err)
+{
+    if (!r->logprobs_file || !a->logprobs)
+        return LATHE_OK;
+    bool bad = ferror(a->logprobs) != 0;
+    if (fclose(a->logprobs) != 0 || bad)
+        return fail(err, LATHE_E_IO, "%s: %s", r->logprobs_file, strerror(errno));
+    return LATHE_OK;
+}
+
+static lathe_status answer_prompt(struct run *r, lathe_engine *engine, const lathe_conversation *c,
+                                  struct answer *a, lathe_error *err)
+{
+    lathe_request_options o;
+    lathe_request_options_init(lathe_engine_text(engine), !r->raw && conversation_thinks(c), &o);
+    sampling_args_apply(&r->options, &r->sampling, &o);
+    if (r->raw) {
+        o.text = buf_str(&r->text);
+        o.n_text = r->text.len;
+        o.control = true;
+        o.no_parse = true;
+    } else {
+        o.conversation = c;
+    }
+    lathe_status st = open_logprobs(r, a, err);
+    if (st)
+        return st;
+    o.n_logprobs = a->logprobs ? (int32_t)r->n_logprobs : -1;
+    lathe_error close_err;
+    st = answer_run(a, engine, &o, err);
+    if (close_logprobs(r, a, &close_err) && !st) {
+        st = close_err.status;
+        *err = close_err;
+    }
+    return st;
+}
+
+static int run(struct run *r)
+{
+    lathe_engine *engine = NULL;
+    lathe_conversation c = {0};
+    struct answer a;
+    lathe_error err;
+    lathe_status st = LATHE_OK;
+    answer_init(&a);
+    a.second_interrupt_ends = true;
+    if (r->prompt)
+        st = cli_text(&r->text, r->prompt, &err);
+    if (!st && !r->raw)
+        st = build_conversation(r, &c, &err);
+    if (!st)
+        st = engine_args_open(&r->engine, &engine, &err);
+    if (!st)
+        st = answer_prompt(r, engine, &c, &a, &err);
+    int code = st ? cli_fail(&err) : cli_flush();
+    if (!st && a.finish == LATHE_FINISH_CONTEXT)
+        fprintf(stderr, "lathe: the context is full; --ctx sets its size\n");
+    if (!st && r->stats) {
+        if (strcmp(r->stats, "json") == 0)
+            answer_stats_json(&a, r->engine.load_ms, stderr);
+        else
+            answer_stats_text(&a, stderr);
+    }
+    if (code == EXIT_DONE && a.is_interrupted)
+        code = EXIT_INTERRUPTED;
+    answer_release(&a);
+    if (engine)
+        lathe_engine_close(engine);
+    return code;
+}
+
+int run_main(int argc, char **argv)
+{
+    static struct run r; /* too large for a stack frame, and the program runs one command */
+    int code;
+    add_options(&r);
+    if (!options_parse(&r.options, argc, argv, &code) || !check_options(&r, &code))
+        return code;
+    buf_init(&r.text, MESSAGES_LIMIT);
+    buf_init(&r.turns, MESSAGES_LIMIT);
+    buf_init(&r.array, MESSAGES_LIMIT);
+    buf_init(&r.tool, MESSAGES_LIMIT);
+    code = run(&r);
+    buf_release(&r.text);
+    buf_release(&r.turns);
+    buf_release(&r.array);
+    buf_release(&r.tool);
+    return code;
+}
