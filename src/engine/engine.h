@@ -7,6 +7,7 @@
 
 #include "engine/request.h"
 #include "engine/step.h"
+#include "sample/sample.h"
 #include "text/text.h"
 
 enum slot_phase { SLOT_FREE, SLOT_PREFILL, SLOT_DECODE };
@@ -29,8 +30,10 @@ struct lathe_engine {
     struct state state;
     struct step step;
     lathe_memory_plan plan;
-    struct slot *slots;   /* [n_slots] */
-    int32_t last_prefill; /* slot that had the last prompt step, for fairness */
+    struct id_set ids;             /* what may be sampled: the tokenizer's ids */
+    struct sample_scratch scratch; /* the scheduler's */
+    struct slot *slots;            /* [n_slots] */
+    int32_t last_prefill;          /* slot that had the last prompt step, for fairness */
 
     pthread_t thread;
     bool has_thread;

@@ -167,11 +167,11 @@ static lathe_status score_rows(struct lathe_engine *e, lathe_request *r, int32_t
         for (int32_t j = 0; j < k && !st; j++) {
             int32_t at = pos + i + j;
             const float *logits = tensor_at(&step->logits, j);
-            float max, logprob;
+            float logprob;
             int32_t none;
             if (at + 1 >= r->n_prompt)
                 break;
-            st = logits_check(logits, &e->ids, at + 1, &max, err);
+            st = logits_check(logits, &e->ids, at + 1, err);
             if (st)
                 break;
             logits_logprobs(logits, &e->ids, r->prompt[at + 1], &logprob, NULL, 0, &none);
