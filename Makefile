@@ -55,7 +55,7 @@ lathe: $B/lathe
 	@cp -f $< $@
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
-ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc
+ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc text/test_tokenizer
 $(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
 $(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
@@ -89,7 +89,11 @@ $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(DEPFLAGS) -c -o $@ $<
 
-check: $(TESTS) $B/lathe layers
+# Public implementations that tests compare with; their tests are skipped where npm is missing.
+build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
+	@sh tests/oracle/install.sh build/npm
+
+check: $(TESTS) $B/lathe layers build/npm/installed
 	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
 demo:

@@ -51,7 +51,7 @@ static bool is_stable(uint32_t cp)
 /* The primary composite of two characters, 0 if there is none. */
 static uint32_t compose(uint32_t a, uint32_t b)
 {
-    if (b < 0x300)
+    if (b < 0x300 || b == 0x11A7) /* utf8proc takes U+11A7 for a final consonant and drops it */
         return 0;
     utf8proc_int32_t pair[3] = {(utf8proc_int32_t)a, (utf8proc_int32_t)b, 0};
     return utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) == 1

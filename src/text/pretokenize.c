@@ -153,9 +153,12 @@ static lathe_status translate(struct buf *out, const char *s, size_t n, lathe_er
                 i++;
                 continue;
             }
+            bool has_braces = d == 'p' || d == 'P' || d == 'x';
             if (!d || (is_word && !strchr("rntfpPdDx", d)) ||
-                (d == 'x' && (i + 2 >= n || s[i + 2] != '{')))
+                (has_braces && (i + len == n || s[i + len] != '{')))
                 what = "escape";
+            while (has_braces && i + len < n && s[i + len - 1] != '}')
+                len++;
         } else if (in_class) {
             if (c == '[')
                 what = "nested class";
