@@ -165,12 +165,16 @@ static bool load_fp8(struct binder *b, struct loaded *out, const char *base,
         return missing(b, base, "weight_scale");
     int64_t n = elements(t), block_rows = (rows + 127) / 128, block_cols = (cols + 127) / 128;
     bool is_row = (t->n_dims == 2 && has_shape(t, rows, 1)) || (t->n_dims == 1 && n == rows);
+    bool is_block = has_shape(t, block_rows, block_cols);
     enum weight_format_id format;
-    if (n == 1 || (n == n_parts && !is_row))
+    /* Where shapes coincide, so do the numbers; the name then says what the maker meant. */
+    if (is_block && s->scale_inv)
+        format = WF_FP8_BLOCK;
+    else if (n == 1 || (n == n_parts && !is_row))
         format = WF_FP8_TENSOR;
     else if (is_row)
         format = WF_FP8_ROW;
-    else if (has_shape(t, block_rows, block_cols))
+    else if (is_block)
         format = WF_FP8_BLOCK;
     else {
         char text[128];
