@@ -25,6 +25,13 @@
 /* Sums of thousands of products in F32, in another order: some 2^-24 of the row's size each, averaging
  * out; the functions (exp, rsqrt) within 2 ulp. */
 #define TOL_ROW_F32 ((struct op_tol){"TOL_ROW_F32", 0x1p-21, 0x1p-21, 1e-38, 0x1p-22})
+/* The delta rule: sums of dk products in another order, and their differences from v, feed the next
+ * row; beta <= 1 and decay <= 1 keep an error from growing. What is left is some 2^-24 of |S| |q|, and
+ * a row of S^T q may be several times smaller than that. */
+#define TOL_DELTA_RULE ((struct op_tol){"TOL_DELTA_RULE", 0x1p-20, 0x1p-16, 1e-30, 0x1p-19})
+/* Attention: a score is off by some 2^-24 of |q| |k|, which changes its weight in proportion; the sums of
+ * values and weights are off by as much again, and average out. */
+#define TOL_ATTENTION ((struct op_tol){"TOL_ATTENTION", 0x1p-19, 0x1p-18, 1e-30, 0x1p-20})
 /* Nothing is computed: unpacked values, rounded once. */
 #define TOL_EXACT ((struct op_tol){"TOL_EXACT", 0, 0, 0, 0})
 

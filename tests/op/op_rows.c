@@ -67,7 +67,7 @@ static void check_poison(struct op_env *e, const struct op_rows *p, const struct
             struct tensor in[OP_MAX_TENSORS], out[OP_MAX_TENSORS];
             memcpy(in, p->in, sizeof in);
             in[i] = op_copy(&p->in[i], p->in[i].dtype);
-            op_put(&in[i], bad, in[i].dim[1] - 1, poison[k]);
+            op_put(&in[i], bad, in[i].dim[1] - 1 - p->poison_back, poison[k]);
             fresh(p, out);
             run(e, p, in, out, 0, p->T);
             bool seen = false;
@@ -88,6 +88,7 @@ static void check_env(struct op_env *e, const struct op_rows *p, int alias,
 {
     struct tensor out[OP_MAX_TENSORS];
     uint64_t before = hash_inputs(p);
+    int mark = op_mark();
     op_case("%s: %s", name, e->name);
     fresh(p, out);
     run(e, p, p->in, out, 0, p->T);
@@ -111,6 +112,7 @@ static void check_env(struct op_env *e, const struct op_rows *p, int alias,
         run(e, p, in, &in[alias], 0, p->T);
         op_check_same("output in place", &in[alias], &out[0]);
     }
+    op_release(mark);
 }
 
 void op_rows_check(const struct op_rows *p, int alias, const char *fmt, ...)

@@ -41,6 +41,9 @@ struct tensor op_copy(const struct tensor *t, enum dtype dtype);
 void op_set(const struct tensor *dst, const struct tensor *src);
 /* Fails the test if a guard word changed; frees all tensors and copies. Call it at a case's end. */
 void op_done(void);
+/* The same for the tensors made since op_mark. */
+int op_mark(void);
+void op_release(int mark);
 /* Bits of all values, to see that inputs are unchanged. */
 uint64_t op_hash(const struct tensor *t);
 
@@ -80,6 +83,7 @@ struct op_rows {
     struct tensor in[OP_MAX_TENSORS], whole[OP_MAX_TENSORS], out[OP_MAX_TENSORS];
     int n_in, n_whole, n_out;
     struct op_tol tol;
+    int64_t poison_back; /* the poisoned column, counted from the last one back */
     /* Rows [first, first + n): in and out are cut. `out` begins as op_rows.out. */
     void (*run)(struct exec *x, const struct op_rows *p, const struct tensor *in,
                 const struct tensor *out, int64_t first, int64_t n);
@@ -102,6 +106,28 @@ struct op_batch {
 void op_batch_begin(struct op_batch *b, enum phase phase);
 /* n_rows more rows of a new sequence. */
 void op_batch_add(struct op_batch *b, int32_t slot, int32_t pos, int32_t n_rows);
+
+/* One operator, or several, over sequences that carry a state from row to row. */
+struct op_seqs {
+    int32_t n_seqs, slot[OP_MAX_SEQS], pos[OP_MAX_SEQS], n_rows[OP_MAX_SEQS];
+    /* by row, sequence after sequence; and, in out, what the outputs begin as */
+    struct tensor in[OP_MAX_TENSORS], out[OP_MAX_TENSORS], whole[OP_MAX_TENSORS];
+    struct tensor state[OP_MAX_TENSORS]; /* before the first row */
+    int n_in, n_out, n_whole, n_state;
+    struct op_tol tol, state_tol;
+    bool verify_writes; /* VERIFY changes the state too */
+    void (*run)(struct exec *x, const struct op_seqs *p, const struct tensor *in,
+                const struct tensor *out, const struct tensor *state, const struct batch *b);
+    /* Puts a NaN into what the state holds of a slot. */
+    void (*poison_state)(const struct op_seqs *p, const struct tensor *state, int32_t slot);
+    const void *arg;
+};
+/* Outputs and state against ref; the same bits of both for every thread count, every phase, sequences
+ * alone or side by side, and any cut of them into batches; VERIFY leaves the state alone; inputs
+ * unchanged; a NaN in an input reaches no earlier row and no other sequence, one in a slot's state no
+ * other slot. Ends with op_done. */
+void op_seqs_check(const struct op_seqs *p, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* A weight of random codes that unpack to about N(0, scale^2). */
 struct weight op_weight(enum weight_format_id format, int64_t rows, int64_t cols, struct rng *r,
