@@ -402,6 +402,17 @@ static lathe_status read_config(struct dims *d, const struct json_doc *doc, lath
     return st;
 }
 
+lathe_status dims_parse(struct dims *d, const char *s, size_t n, lathe_error *err)
+{
+    struct json_doc doc;
+    *d = (struct dims){0};
+    lathe_status st = json_read(&doc, s, n, &json_limits_model, err);
+    if (!st)
+        st = read_config(d, &doc, err);
+    json_release(&doc);
+    return st;
+}
+
 lathe_status dims_read(struct dims *d, const char *dir, lathe_error *err)
 {
     *d = (struct dims){0};
@@ -410,13 +421,13 @@ lathe_status dims_read(struct dims *d, const char *dir, lathe_error *err)
     if (n < 0 || (size_t)n >= sizeof path)
         return fail(err, LATHE_E_LIMIT, "path %.64s...: longer than %zu bytes", dir,
                     sizeof path - 1);
-    struct json_doc doc;
-    lathe_status st = json_read_file(&doc, path, &json_limits_model, err);
-    if (!st) {
-        st = read_config(d, &doc, err);
-        if (st)
-            error_context(err, "%s", path);
-    }
-    json_release(&doc);
+    struct file f;
+    lathe_status st = file_map(&f, path, err);
+    if (st)
+        return st; /* it names the path */
+    st = dims_parse(d, f.data ? (const char *)f.data : "", f.size, err);
+    file_unmap(&f);
+    if (st)
+        error_context(err, "%s", path);
     return st;
 }

@@ -110,6 +110,8 @@ void model_close(struct model *m);
 
 /* Only config.json, for plans and listings. */
 lathe_status dims_read(struct dims *d, const char *dir, lathe_error *err);
+/* The same from the n bytes of its text. */
+lathe_status dims_parse(struct dims *d, const char *s, size_t n, lathe_error *err);
 
 /* Names the first weight entry that is NaN or infinite, "tensor X: row r, column c", if there is
  * one: why logits are not finite. Reads all weights. */
