@@ -261,7 +261,7 @@ TEST(limits_end_the_answer)
     options_for(e, &c, ASK_KILN, LATHE_OFF, &o);
     o.max_tokens = 5;
     ask(e, &o, &a);
-    CHECK_STR(buf_str(&a.text), "A kiln is a furn");
+    CHECK_STR(buf_str(&a.text), "A kiln is a");
     CHECK_INT(a.last.finish, LATHE_FINISH_LENGTH);
     CHECK_INT(a.last.usage.completion_tokens, 5);
     answer_release(&a);
