@@ -326,6 +326,43 @@ TEST(parse_case_B48_unclosed_thinking)
     json_decref(c);
 }
 
+/* What the shipped model answered, and the calls that its makers read in it. */
+TEST(parse_golden_answers)
+{
+    struct json_doc d;
+    lathe_error e;
+    size_t i;
+    json_t *row;
+    CHECK_OK(
+        json_read_file(&d, test_path("tests/golden/tool_calls.json"), &json_limits_request, &e),
+        &e);
+    CHECK(json_array_size(d.root) > 0);
+    json_array_foreach(d.root, i, row)
+    {
+        size_t n;
+        const char *answer = json_text(&d, json_object_get(row, "answer"), &n);
+        char *tools = json_dumps(json_object_get(row, "tools"), 0);
+        struct parse_options o = {.thinking_open = json_is_true(json_object_get(row, "thinking")),
+                                  .tools = tools};
+        CHECK(n > 10 && strcmp(answer + n - 10, "<|im_end|>") == 0);
+        char *log = parse_all_ways(o, answer, n - 10, LATHE_FINISH_STOP), *got = canonical(log);
+        json_t *expect = json_pack("{sO}", "tool_calls", json_object_get(row, "calls"));
+        char *want = wanted(expect, false), *calls = strchr(got, '[');
+        if (want) {
+            CHECK(calls && strncmp(calls, want, strlen(want)) == 0);
+            CHECK_STR(calls + strlen(want), " .calls");
+        } else {
+            CHECK(!calls);
+        }
+        json_decref(expect);
+        free(tools);
+        free(log);
+        free(got);
+        free(want);
+    }
+    json_release(&d);
+}
+
 /* ---- Reasoning ------------------------------------------------------------------------------ */
 
 TEST(parse_reasoning)
