@@ -1,5 +1,27 @@
-/* The table of the kernels over BF16 dot products, and the sum over lanes. */
+/* The table of the kernels over BF16 dot products, and what they share. */
+#include <string.h>
+
 #include "op/cpu/linear_avx512bf16.h"
+
+void span_tail(struct span *s, struct tail *t, int64_t x_bytes, int64_t group_bytes,
+               int64_t code_bytes, int64_t scale_bytes)
+{
+    memset(t, 0, sizeof *t);
+    const uint8_t *code = s->code + s->n_groups * group_bytes;
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        memcpy(t->code[r], code + r * s->code_stride, (size_t)code_bytes);
+        if (scale_bytes)
+            memcpy(t->scale[r], s->scale + s->n_groups * 16 + r * s->scale_stride,
+                   (size_t)scale_bytes);
+    }
+    s->x += s->n_groups * x_bytes;
+    s->code = t->code[0];
+    s->code_stride = sizeof t->code[0];
+    s->scale = t->scale[0];
+    s->scale_stride = sizeof t->scale[0];
+    s->n_groups = 1;
+    s->code_ahead = s->scale_ahead = 0;
+}
 
 /* Two registers' lanes i and i + 8, ... in one: of a in the low half, of b in the high half. */
 INLINE __m512 halves(__m512 a, __m512 b)

@@ -15,38 +15,47 @@ void bf16_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, int
     }
 }
 
-INLINE void rows(const struct linear_tile *t, int32_t i, const int nr, const int nx)
+INLINE void rows(const struct span *t, int32_t i, const int nr, const int nx)
 {
+    const uint8_t *code = t->code + i * t->code_stride;
+    const unsigned char *x = t->x, *end = x + t->n_groups * nx * LINEAR_UNIT;
+    const int64_t stride = t->code_stride, ahead = t->code_ahead;
+    float *acc = t->acc + i * nx * LINEAR_LANES;
     struct sums s;
-    const uint16_t *code[4];
-    const unsigned char *x = t->x;
-    float *acc = tile_acc(t, i);
-    int64_t n = t->k1 - t->k0, ahead = 2 * t->ahead;
-    UNROLL
-    for (int r = 0; r < nr; r++)
-        code[r] =
-            (const uint16_t *)t->w->codes.data + (t->row + i + r) * t->w->codes.stride + t->k0;
     sums_load(&s, acc, nr, nx);
-    for (int64_t k = 0; k < n; k += GROUP, x += nx * LINEAR_UNIT) {
+    for (; x != end; x += nx * LINEAR_UNIT, code += GROUP * 2) {
         __m512i w[4];
-        if (__builtin_expect(n - k < GROUP, 0)) {
-            __mmask32 m = (1u << (n - k)) - 1;
-            UNROLL
-            for (int r = 0; r < nr; r++)
-                w[r] = _mm512_maskz_loadu_epi16(m, code[r] + k);
-        } else {
-            UNROLL
-            for (int r = 0; r < nr; r++) {
-                w[r] = load_512(code[r] + k);
-                prefetch(code[r] + k, ahead);
-            }
+        UNROLL
+        for (int r = 0; r < nr; r++) {
+            w[r] = load_512(code + r * stride);
+            prefetch(code + r * stride, ahead);
         }
         sums_dot(&s, w, x, 0, nr, nx);
     }
     sums_store(acc, &s, nr, nx);
 }
 
+static void run(const struct span *s, int32_t nx)
+{
+    SPAN_RUN(rows, s, nx);
+}
+
 void bf16_tile_bf16(const struct linear_tile *t)
 {
-    BF16_TILE(rows, t);
+    int64_t n = t->k1 - t->k0, rest = n % GROUP;
+    struct span s = {
+        .code = (const uint8_t *)t->w->codes.data + 2 * (t->row * t->w->codes.stride + t->k0),
+        .code_stride = 2 * t->w->codes.stride,
+        .code_ahead = 2 * t->ahead,
+        .n_groups = n / GROUP,
+        .n_rows = t->n_rows,
+        .x = t->x,
+        .acc = t->acc,
+    };
+    run(&s, t->n_x);
+    if (rest) {
+        struct tail tail;
+        span_tail(&s, &tail, t->n_x * LINEAR_UNIT, 2 * GROUP, 2 * rest, 0);
+        run(&s, t->n_x);
+    }
 }

@@ -52,85 +52,171 @@ void fp8_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, int6
 static const _Alignas(64) uint8_t high_byte[128] = {T64(HIGH, 0), T64(HIGH, 64)};
 static const _Alignas(64) uint8_t low_byte[128] = {T64(LOW, 0), T64(LOW, 64)};
 
-/* Scales of columns col and col + 128, in eight lanes each. */
-INLINE __m512 block_scales(const struct weight *w, int64_t row, int64_t col)
+struct tables {
+    __m512i high0, high1, low0, low1, sign;
+};
+
+INLINE struct tables tables(void)
 {
-    int64_t i = row / BLOCK * w->scales.stride + col / BLOCK;
-    float a = scale_load(&w->scales, i),
-          b = col + BLOCK < w->cols ? scale_load(&w->scales, i + 1) : 0;
-    return _mm512_mask_mov_ps(_mm512_set1_ps(a), 0xFF00, _mm512_set1_ps(b));
+    return (struct tables){load_512(high_byte), load_512(high_byte + 64), load_512(low_byte),
+                           load_512(low_byte + 64), _mm512_set1_epi8(-128)};
 }
 
-INLINE void rows(const struct linear_tile *t, int32_t i, const int nr, const int nx,
-                 const bool blocks)
+/* Register i of a group: *first holds columns 0..7, 16..23 ..., *last the others. */
+INLINE void decode(__m512i *first, __m512i *last, const uint8_t *group, const int i,
+                   const struct tables *t)
 {
-    const __m512i high0 = load_512(high_byte), high1 = load_512(high_byte + 64);
-    const __m512i low0 = load_512(low_byte), low1 = load_512(low_byte + 64);
-    const __m512i sign = _mm512_set1_epi8(-128);
-    uint8_t tail[4][GROUP];
+    const uint8_t *p = group + 32 * i;
+    __m512i c = _mm512_inserti64x4(_mm512_castsi256_si512(load_256(p)), load_256(p + BLOCK), 1);
+    __m512i high = _mm512_permutex2var_epi8(t->high0, c, t->high1);
+    __m512i low = _mm512_permutex2var_epi8(t->low0, c, t->low1);
+    high = _mm512_ternarylogic_epi32(high, c, t->sign, 0xF8); /* high | (c & sign) */
+    *first = _mm512_unpacklo_epi8(low, high);
+    *last = _mm512_unpackhi_epi8(low, high);
+}
+
+INLINE void plain_rows(const struct span *t, int32_t i, const int nr, const int nx)
+{
+    const struct tables tab = tables();
+    const uint8_t *code = t->code + i * t->code_stride;
+    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+    const int64_t stride = t->code_stride, ahead = t->code_ahead;
+    float *acc = t->acc + i * nx * LINEAR_LANES;
     struct sums s;
-    const uint8_t *code[4];
-    const unsigned char *x = t->x;
-    float *acc = tile_acc(t, i);
-    int64_t n = t->k1 - t->k0;
-    UNROLL
-    for (int r = 0; r < nr; r++)
-        code[r] = (const uint8_t *)t->w->codes.data + (t->row + i + r) * t->w->codes.stride + t->k0;
-    if (!blocks)
-        sums_load(&s, acc, nr, nx);
-    for (int64_t k = 0; k < n; k += GROUP, x += 8 * nx * LINEAR_UNIT) {
-        if (__builtin_expect(n - k < GROUP, 0))
-            for (int r = 0; r < nr; r++) {
-                memset(tail[r], 0, sizeof tail[r]);
-                code[r] = memcpy(tail[r], code[r], (size_t)(n - k));
-            }
-        if (blocks)
-            sums_zero(&s, nr, nx);
+    sums_load(&s, acc, nr, nx);
+    for (; x != end; x += 8 * nx * LINEAR_UNIT, code += GROUP) {
         UNROLL
         for (int d = 0; d < 4; d++) {
             __m512i first[4], last[4];
             UNROLL
             for (int r = 0; r < nr; r++) {
-                const uint8_t *p = code[r] + 32 * d;
-                __m512i c =
-                    _mm512_inserti64x4(_mm512_castsi256_si512(load_256(p)), load_256(p + BLOCK), 1);
-                __m512i high = _mm512_permutex2var_epi8(high0, c, high1);
-                __m512i low = _mm512_permutex2var_epi8(low0, c, low1);
-                high = _mm512_ternarylogic_epi32(high, c, sign, 0xF8); /* high | (c & sign) */
-                first[r] = _mm512_unpacklo_epi8(low, high);
-                last[r] = _mm512_unpackhi_epi8(low, high);
-                prefetch(code[r] + 64 * d, t->ahead);
+                decode(&first[r], &last[r], code + r * stride, d, &tab);
+                prefetch(code + r * stride + 64 * d, ahead);
             }
             sums_dot(&s, first, x, 2 * d, nr, nx);
             sums_dot(&s, last, x, 2 * d + 1, nr, nx);
         }
-        UNROLL
-        for (int r = 0; r < nr; r++) {
-            code[r] += GROUP;
-            if (blocks)
-                sums_scale(acc, &s, block_scales(t->w, t->row + i + r, t->k0 + k), r, nx);
-        }
     }
-    if (!blocks)
-        sums_store(acc, &s, nr, nx);
+    sums_store(acc, &s, nr, nx);
 }
 
-INLINE void plain_rows(const struct linear_tile *t, int32_t i, const int nr, const int nx)
+/* The two scales of a group, in eight lanes each. */
+INLINE __m512 pair(const uint8_t *scale)
 {
-    rows(t, i, nr, nx, false);
+    float a, b;
+    memcpy(&a, scale, sizeof a);
+    memcpy(&b, scale + sizeof a, sizeof b);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(a), 0xFF00, _mm512_set1_ps(b));
 }
 
-INLINE void block_rows(const struct linear_tile *t, int32_t i, const int nr, const int nx)
+/* The rows share their scales: two floats a group. */
+INLINE void block_rows(const struct span *t, int32_t i, const int nr, const int nx)
 {
-    rows(t, i, nr, nx, true);
+    const struct tables tab = tables();
+    const uint8_t *code = t->code + i * t->code_stride, *scale = t->scale;
+    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+    const int64_t stride = t->code_stride, ahead = t->code_ahead;
+    float *acc = t->acc + i * nx * LINEAR_LANES;
+    struct sums s;
+    __m512 f[4];
+    bool begin = true;
+    do {
+        UNROLL
+        for (int d = 0; d < 4; d++) {
+            __m512i first[4], last[4];
+            UNROLL
+            for (int r = 0; r < nr; r++) {
+                decode(&first[r], &last[r], code + r * stride, d, &tab);
+                prefetch(code + r * stride + 64 * d, ahead);
+            }
+            if (d == 0 && !begin) {
+                sums_next(acc, &s, f, first, x, nr, nx);
+            } else {
+                if (d == 0)
+                    sums_zero(&s, nr, nx);
+                sums_dot(&s, first, x, 2 * d, nr, nx);
+            }
+            sums_dot(&s, last, x, 2 * d + 1, nr, nx);
+        }
+        UNROLL
+        for (int r = 0; r < nr; r++)
+            f[r] = pair(scale);
+        x += 8 * nx * LINEAR_UNIT;
+        code += GROUP;
+        scale += 2 * sizeof(float);
+        begin = false;
+    } while (x != end);
+    sums_scale(acc, &s, f, nr, nx);
+}
+
+static void run(const struct span *s, int32_t nx, bool blocks)
+{
+    if (!s->n_groups)
+        return;
+    if (blocks)
+        SPAN_RUN(block_rows, s, nx);
+    else
+        SPAN_RUN(plain_rows, s, nx);
+}
+
+static struct span span_of(const struct linear_tile *t)
+{
+    return (struct span){
+        .code = (const uint8_t *)t->w->codes.data + t->row * t->w->codes.stride + t->k0,
+        .code_stride = t->w->codes.stride,
+        .code_ahead = t->ahead,
+        .n_groups = (t->k1 - t->k0) / GROUP,
+        .n_rows = t->n_rows,
+        .x = t->x,
+        .acc = t->acc,
+    };
 }
 
 void fp8_tile_bf16(const struct linear_tile *t)
 {
-    BF16_TILE(plain_rows, t);
+    int64_t rest = (t->k1 - t->k0) % GROUP;
+    struct span s = span_of(t);
+    run(&s, t->n_x, false);
+    if (rest) {
+        struct tail tail;
+        span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP, rest, 0);
+        run(&s, t->n_x, false);
+    }
+}
+
+/* Rows of one block of rows. */
+static void block_tile(const struct linear_tile *t)
+{
+    _Alignas(8) float scale[BF16_MAX_COLS / BLOCK + 1];
+    int64_t rest = (t->k1 - t->k0) % GROUP, n = (t->k1 - t->k0 + BLOCK - 1) / BLOCK;
+    const struct tensor *scales = &t->w->scales;
+    to_f32(scale,
+           (const unsigned char *)scales->data +
+               (size_t)(t->row / BLOCK * scales->stride + t->k0 / BLOCK) *
+                   dtype_size(scales->dtype),
+           scales->dtype, n);
+    scale[n] = 0; /* of the absent second half of a last group */
+    struct span s = span_of(t);
+    s.scale = (const uint8_t *)scale;
+    run(&s, t->n_x, true);
+    if (rest) {
+        struct tail tail;
+        const uint8_t *last = s.scale + s.n_groups * 2 * (int64_t)sizeof(float);
+        span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP, rest, 0);
+        s.scale = last;
+        run(&s, t->n_x, true);
+    }
 }
 
 void fp8_block_tile_bf16(const struct linear_tile *t)
 {
-    BF16_TILE(block_rows, t);
+    for (int32_t i = 0; i < t->n_rows;) {
+        struct linear_tile part = *t;
+        part.row = t->row + i;
+        part.acc = t->acc + (int64_t)i * t->n_x * LINEAR_LANES;
+        int64_t left = BLOCK - part.row % BLOCK;
+        part.n_rows = t->n_rows - i < left ? t->n_rows - i : (int32_t)left;
+        block_tile(&part);
+        i += part.n_rows;
+    }
 }

@@ -69,52 +69,47 @@ INLINE __m512 scales(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, nan, v, _mm512_set1_epi32(0x7FC00000)));
 }
 
-INLINE void rows(const struct linear_tile *t, int32_t i, const int nr, const int nx)
+INLINE void rows(const struct span *t, int32_t i, const int nr, const int nx)
 {
-    const struct weight *w = t->w;
     const __m512i even =
         _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-    /* Pairs of E2M1 values as BF16, for both states of the fifth index bit. */
+    /* The E2M1 values as BF16, for both states of the fifth index bit. */
     const __m512i value = _mm512_broadcast_i64x4(_mm256_set_epi16(
         (short)0xC0C0, (short)0xC080, (short)0xC040, (short)0xC000, (short)0xBFC0, (short)0xBF80,
         (short)0xBF00, (short)0x8000, 0x40C0, 0x4080, 0x4040, 0x4000, 0x3FC0, 0x3F80, 0x3F00, 0));
-    uint8_t tail_code[4][GROUP / 2], tail_scale[4][GROUP / BLOCK];
-    const uint8_t *code[4], *scale[4];
-    const unsigned char *x = t->x;
-    float *acc = tile_acc(t, i);
-    int64_t n = t->k1 - t->k0;
-    UNROLL
-    for (int r = 0; r < nr; r++) {
-        int64_t row = t->row + i + r;
-        code[r] = (const uint8_t *)w->codes.data + row * w->codes.stride + t->k0 / 2;
-        scale[r] = (const uint8_t *)w->scales.data + row * w->scales.stride + t->k0 / BLOCK;
-    }
-    for (int64_t k = 0; k < n; k += GROUP, x += 8 * nx * LINEAR_UNIT) {
-        if (__builtin_expect(n - k < GROUP, 0))
-            for (int r = 0; r < nr; r++) {
-                size_t rest = (size_t)(n - k);
-                memset(tail_code[r], 0, sizeof tail_code[r]);
-                memset(tail_scale[r], 0, sizeof tail_scale[r]);
-                code[r] = memcpy(tail_code[r], code[r], rest / 2);
-                scale[r] = memcpy(tail_scale[r], scale[r], rest / BLOCK);
-            }
-        struct sums s;
-        __m512i half[2][4];
-        sums_zero(&s, nr, nx);
+    const uint8_t *code = t->code + i * t->code_stride, *scale = t->scale + i * t->scale_stride;
+    const int64_t code_stride = t->code_stride, scale_stride = t->scale_stride;
+    const int64_t code_ahead = t->code_ahead, scale_ahead = t->scale_ahead;
+    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+    float *acc = t->acc + i * nx * LINEAR_LANES;
+    struct sums s;
+    __m512 f[4];
+    bool first = true;
+    do {
+        __m512i half[2][4], v[4];
         UNROLL
         for (int r = 0; r < nr; r++) {
-            __m512i a = load_512(code[r]), b = load_512(code[r] + 64);
+            const uint8_t *p = code + r * code_stride;
+            __m512i a = load_512(p), b = load_512(p + 64);
             half[0][r] = _mm512_permutex2var_epi32(a, even, b);
             half[1][r] = _mm512_permutex2var_epi32(a, odd, b);
-            prefetch(code[r], t->ahead / 2);
-            prefetch(code[r] + 64, t->ahead / 2);
-            prefetch(scale[r], t->ahead / BLOCK);
-            code[r] += GROUP / 2;
+            v[r] = _mm512_permutexvar_epi16(half[0][r], value);
+            prefetch(p, code_ahead);
+            prefetch(p + 64, code_ahead);
+            prefetch(scale + r * scale_stride, scale_ahead);
+        }
+        if (first) {
+            sums_zero(&s, nr, nx);
+            sums_dot(&s, v, x, 0, nr, nx);
+        } else {
+            sums_next(acc, &s, f, v, x, nr, nx);
         }
         UNROLL
-        for (int d = 0; d < 8; d++) {
-            __m512i v[4];
+        for (int r = 0; r < nr; r++)
+            f[r] = scales(scale + r * scale_stride);
+        UNROLL
+        for (int d = 1; d < 8; d++) {
             UNROLL
             for (int r = 0; r < nr; r++) {
                 __m512i h = half[d / 4][r];
@@ -123,15 +118,40 @@ INLINE void rows(const struct linear_tile *t, int32_t i, const int nr, const int
             }
             sums_dot(&s, v, x, d, nr, nx);
         }
-        UNROLL
-        for (int r = 0; r < nr; r++) {
-            sums_scale(acc, &s, scales(scale[r]), r, nx);
-            scale[r] += GROUP / BLOCK;
-        }
-    }
+        x += 8 * nx * LINEAR_UNIT;
+        code += GROUP / 2;
+        scale += GROUP / BLOCK;
+        first = false;
+    } while (x != end);
+    sums_scale(acc, &s, f, nr, nx);
+}
+
+static void run(const struct span *s, int32_t nx)
+{
+    if (s->n_groups)
+        SPAN_RUN(rows, s, nx);
 }
 
 void nvfp4_tile_bf16(const struct linear_tile *t)
 {
-    BF16_TILE(rows, t);
+    const struct tensor *codes = &t->w->codes, *scale = &t->w->scales;
+    int64_t n = t->k1 - t->k0, rest = n % GROUP;
+    struct span s = {
+        .code = (const uint8_t *)codes->data + t->row * codes->stride + t->k0 / 2,
+        .code_stride = codes->stride,
+        .code_ahead = t->ahead / 2,
+        .scale = (const uint8_t *)scale->data + t->row * scale->stride + t->k0 / BLOCK,
+        .scale_stride = scale->stride,
+        .scale_ahead = t->ahead / BLOCK,
+        .n_groups = n / GROUP,
+        .n_rows = t->n_rows,
+        .x = t->x,
+        .acc = t->acc,
+    };
+    run(&s, t->n_x);
+    if (rest) {
+        struct tail tail;
+        span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP / 2, rest / 2, rest / BLOCK);
+        run(&s, t->n_x);
+    }
 }
