@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "container/safetensors.h"
 #include "fail_alloc.h"
+#include "small_tokenizer.h"
 #include "text/nfc.h"
 #include "text/tokenizer.h"
 
@@ -119,6 +120,29 @@ TEST(vocabulary)
     CHECK_ERR(tokenizer_decode(t, ids, 2, &b, &e), &e, LATHE_E_ARGUMENT,
               "token 1: no token has the id 9000");
     buf_release(&b);
+    tokenizer_close(t);
+}
+
+TEST(B01_B02_round_trip)
+{
+    static const char *const files[] = {"tests/cases/tokenizer/B01_combining_marks.json",
+                                        "tests/cases/tokenizer/B02_symbol_runs_and_digits.json"};
+    struct tokenizer *t = nano();
+    lathe_error e;
+    for (int f = 0; f < 2; f++) {
+        struct json_doc d = {0};
+        CHECK_OK(json_read_file(&d, test_path(files[f]), &json_limits_model, &e), &e);
+        const json_t *input = json_object_get(d.root, "input");
+        CHECK(json_array_size(input) > 0);
+        for (size_t i = 0; i < json_array_size(input); i++) {
+            size_t n;
+            const char *s = json_text(&d, json_object_get(json_array_get(input, i), "text"), &n);
+            lathe_tokens k = encode(t, s, n, TOKENIZER_PLAIN);
+            check_round_trip(t, &k, s, n);
+            lathe_tokens_release(&k);
+        }
+        json_release(&d);
+    }
     tokenizer_close(t);
 }
 
@@ -397,53 +421,14 @@ TEST(random_texts_of_random_origins)
 
 /* ---- Files -------------------------------------------------------------------------------- */
 
-/* Parts of a small tokenizer.json; NULL takes the sound one. `%` in vocab: the 256 bytes. */
-struct parts {
-    const char *head; /* members of the root */
-    const char *normalizer, *pre_tokenizer, *model, *vocab, *merges, *added;
-    const char *config; /* tokenizer_config.json */
-};
-
-static const char sound_pre_tokenizer[] =
-    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+|"
-    "\\\\S+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
-    "\"add_prefix_space\":false,\"use_regex\":false}]}";
-
-static void append_bytes(struct buf *b)
-{
-    int32_t other = 0x100;
-    for (int32_t i = 0; i < 256; i++) {
-        bool shown = (i > 0x20 && i < 0x7F) || (i > 0xA0 && i != 0xAD);
-        char u[5] = {0};
-        utf8_encode((uint32_t)(shown ? i : other++), u);
-        buf_printf(b, "%s\"%s%s\":%d", i ? "," : "", i == '"' || i == '\\' ? "\\" : "", u, i);
-    }
-}
-
-static void write_tokenizer(struct buf *b, const struct parts *p)
-{
-    const char *vocab = p->vocab ? p->vocab : "%,\"ab\":256,\"abc\":257";
-    buf_printf(b, "{%s\"normalizer\":%s,\"pre_tokenizer\":%s,", p->head ? p->head : "",
-               p->normalizer ? p->normalizer : "{\"type\":\"NFC\"}",
-               p->pre_tokenizer ? p->pre_tokenizer : sound_pre_tokenizer);
-    buf_printf(b, "\"added_tokens\":%s,\"model\":{%s\"vocab\":{",
-               p->added ? p->added : "[{\"id\":260,\"content\":\"<x>\",\"special\":true}]",
-               p->model ? p->model : "\"type\":\"BPE\",");
-    for (; *vocab; vocab++)
-        if (*vocab == '%')
-            append_bytes(b);
-        else
-            buf_putc(b, *vocab);
-    buf_printf(b, "},\"merges\":%s}}", p->merges ? p->merges : "[\"a b\",[\"ab\",\"c\"]]");
-}
-
-static lathe_status open_parts(struct tokenizer **t, const struct parts *p, lathe_error *err)
+static lathe_status open_parts(struct tokenizer **t, const struct small_tokenizer *p,
+                               lathe_error *err)
 {
     struct buf b;
     lathe_error e;
     struct json_doc d = {0}, config = {0};
     buf_init(&b, 1 << 20);
-    write_tokenizer(&b, p);
+    small_tokenizer_write(&b, p);
     CHECK_OK(json_read(&d, buf_str(&b), b.len, &json_limits_model, &e), &e);
     if (p->config)
         CHECK_OK(json_read(&config, p->config, strlen(p->config), &json_limits_model, &e), &e);
@@ -456,7 +441,7 @@ static lathe_status open_parts(struct tokenizer **t, const struct parts *p, lath
 
 TEST(small_tokenizers)
 {
-    static const struct parts cases[] = {
+    static const struct small_tokenizer cases[] = {
         {0},
         {.head = "\"truncation\":{\"max_length\":2},\"padding\":null,\"post_processor\":null,"},
         {.head =
@@ -493,7 +478,7 @@ TEST(tokens_of_both_files)
     lathe_error e;
     /* More tokens and the last word on the flag in tokenizer_config.json; one that is a vocabulary
      * entry too; one with "normalized", which says nothing about ASCII. */
-    struct parts p = {
+    struct small_tokenizer p = {
         .vocab = "%,\"ab\":256,\"abc\":257,\"<y>\":258",
         .added =
             "[{\"id\":258,\"content\":\"<y>\"},{\"id\":260,\"content\":\"<x>\",\"special\":true}]",
@@ -511,7 +496,7 @@ TEST(tokens_of_both_files)
 TEST(refused_files)
 {
     static const struct {
-        struct parts p;
+        struct small_tokenizer p;
         lathe_status status;
         const char *message;
     } cases[] = {
@@ -663,7 +648,7 @@ TEST(failing_allocations)
     struct json_doc d = {0}, none = {0};
     struct tokenizer *t = NULL;
     buf_init(&b, 1 << 20);
-    write_tokenizer(&b, &(struct parts){0});
+    small_tokenizer_write(&b, &(struct small_tokenizer){0});
     CHECK_OK(json_read(&d, buf_str(&b), b.len, &json_limits_model, &e), &e);
     for (size_t nth = 1;; nth++) {
         fail_alloc_arm(nth);

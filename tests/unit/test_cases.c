@@ -15,7 +15,7 @@ static const struct entry cases[] = {
     {"B03", "tests/text/test_tokenizer.c", NULL},
     {"B04", "tests/text/test_render.c", NULL},
     {"B05", "tests/text/test_stream.c", NULL},
-    {"B07", "tests/text/test_tokenizer.c", NULL},
+    {"B07", "tests/text/test_text_api.c", NULL},
     {"B09", "tests/text/test_render.c", NULL},
     {"B11", "tests/text/test_render.c", NULL},
     {"B12", "tests/text/test_render.c", NULL},
