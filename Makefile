@@ -16,16 +16,22 @@ WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
             -Wwrite-strings -Wcast-qual -Wvla -Wundef -Wformat=2 $(if $(CI),-Werror)
 CPPFLAGS += -Iinclude -Isrc -D_POSIX_C_SOURCE=200809L
 CFLAGS   += -std=c11 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) \
-            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined))
+            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined)) \
+            $(if $(FUZZ),-fsanitize=fuzzer-no-link)
 LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm
 DEPFLAGS = -MMD -MP
 
 UNITS    := base tensor container quant op op/ref op/cpu cache model text sample spec engine
+# A cross build is for the kernels and their tests: it needs no library of the other machine.
+ifneq ($(CROSS),)
+UNITS    := base tensor quant op op/ref op/cpu
+SKIP     := src/base/json%
+endif
 X86_ONLY := %_avx2.c %_avx512.c %_avx512bf16.c
 ARM_ONLY := %_neon.c
 FOREIGN  := $(if $(filter x86_64,$(ARCH)),$(ARM_ONLY),$(X86_ONLY) $(if $(filter aarch64,$(ARCH)),,$(ARM_ONLY)))
-sources   = $(filter-out $(FOREIGN),$(wildcard $(1)/*.c))
+sources   = $(filter-out $(FOREIGN) $(SKIP),$(wildcard $(1)/*.c))
 SRC      := $(foreach u,$(UNITS),$(call sources,src/$u))
 OBJ      := $(SRC:%.c=$B/%.o)
 BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
@@ -35,9 +41,15 @@ TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 # Tests of the built program and of other tools: they end in the same closing line.
 TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
-TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard tests/*.c tests/op/*.c tests/model/*.c))
+TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard $(if $(CROSS),,tests/*.c tests/model/*.c) tests/op/*.c))
 BENCHES  := $B/bench/op $B/bench/engine
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out bench/op.c bench/engine.c,$(call sources,bench)))
+
+# Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
+FUZZ_B   ?= build/$(ARCH)-fuzz
+FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $B/src/model/config.o
+FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
 $B/%_avx2.o:       CFLAGS += -mavx2 -mfma -mf16c
@@ -47,7 +59,7 @@ $B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
 # Sizes from outside come through these units.
 $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
 
-.PHONY: all check demo help clean bench format layers deps
+.PHONY: all check op-tests neon-check demo help clean bench format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
@@ -81,6 +93,11 @@ $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	$(CROSS)ar rcs $@ $^
 $B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
+$B/libfuzz.a: $(FUZZ_OBJ)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+$B/tests/fuzz/%: $B/tests/fuzz/%.o $B/libtest.a $B/libfuzz.a
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 $B/bench/%: $B/bench/%.o $(BENCH_OBJ) $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/%.o: CPPFLAGS += -Itests
@@ -96,6 +113,13 @@ build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 check: $(TESTS) $B/lathe layers build/npm/installed
 	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
+fuzz:
+	@$(MAKE) --no-print-directory $(FUZZ_ARG) $(FUZZERS:%=$(FUZZ_B)/tests/fuzz/fuzz_%)
+fuzz-check:
+	@FUZZ_B=$(FUZZ_B) sh tests/fuzz/test_fuzz.sh
+fuzz-%:
+	@$(MAKE) --no-print-directory $(FUZZ_ARG) $(FUZZ_B)/tests/fuzz/fuzz_$*
+
 demo:
 	@sh tools/deps.sh build
 	@$(MAKE) --no-print-directory all
@@ -109,6 +133,7 @@ help:
 	@echo 'make demo         installs what is missing, builds, and lets the shipped model answer'
 	@echo 'make check        every test that needs no GPU; ends in N passed, N failed, N skipped'
 	@echo 'make SAN=address,undefined check    the same, instrumented; also SAN=thread'
+	@echo 'make fuzz         the fuzz targets; make fuzz-check runs them, each FUZZ_SECONDS=10'
 	@echo 'make bench        build/<config>/bench/op and bench/engine: speed beside the machine limits'
 	@echo 'make deps         installs the Debian packages that make check needs'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
@@ -117,6 +142,11 @@ help:
 	@echo 'CC=clang, CROSS=aarch64-linux-gnu-, CI=1 (warnings are errors), B=DIR (where to build)'
 
 bench: $(BENCHES)
+
+# The operators' tests; for ARM they run under an emulator.
+op-tests: $(filter $B/tests/op/%,$(TESTS))
+neon-check:
+	@sh tests/op/test_neon.sh
 
 layers:
 	@sh tests/layers.sh

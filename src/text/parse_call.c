@@ -336,11 +336,16 @@ static void begin_value(struct parser *p)
 size_t parse_key_step(struct parser *p, const char *s, size_t n)
 {
     const char *end = memchr(s, '>', n);
-    buf_append(&p->word, s, end ? (size_t)(end - s) : n);
+    size_t k = end ? (size_t)(end - s) : n;
+    for (size_t i = 0; i < k; i++)
+        if (s[i])
+            buf_putc(&p->word, s[i]);
+        else /* no JSON reader takes U+0000 in a key */
+            buf_puts(&p->word, "\xEF\xBF\xBD");
     if (!end || p->word.over || p->word.no_memory)
         return n;
     begin_value(p);
-    return (size_t)(end - s) + 1;
+    return k + 1;
 }
 
 /* ---- Values --------------------------------------------------------------------------------- */

@@ -422,7 +422,7 @@ TEST(parse_says_whether_thinking_is_open)
 static const char tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"s\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},"
-    "\"o\":{\"type\":[\"string\",\"null\"]},\"a b\":{\"type\":\"integer\"}}}}},"
+    "\"o\":{\"type\":[\"string\",\"null\"]},\"u\":{},\"a b\":{\"type\":\"integer\"}}}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"ping\"}}, {\"name\":\"ns__g\"}]";
 
 #define P(key, value) "<parameter=" key ">\n" value "\n</parameter>\n"
@@ -589,6 +589,32 @@ TEST(parse_tolerates_drift)
     struct parse_options o = {.tools = tools};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         expect(o, row[i].raw, LATHE_FINISH_STOP, row[i].want);
+}
+
+TEST(parse_keeps_arguments_readable)
+{
+    static const char raw[] = "<tool_call><function=f><parameter=a\0b>\0x</parameter></function>";
+    struct parse_options o = {.tools = tools};
+    char *log = parse_all_ways(o, raw, sizeof raw - 1, LATHE_FINISH_STOP);
+    CHECK_STR(log, "[f({\"a\xEF\xBF\xBD"
+                   "b\": \"\\u0000x\"})] .calls");
+    free(log);
+    /* Depth: what a request may bring back. */
+    struct buf b;
+    buf_init(&b, 1000);
+    for (int deep = 127; deep <= 128; deep++) {
+        buf_clear(&b);
+        buf_puts(&b, "<tool_call><function=f><parameter=u>");
+        for (int i = 0; i < deep; i++)
+            buf_putc(&b, '[');
+        for (int i = 0; i < deep; i++)
+            buf_putc(&b, ']');
+        buf_puts(&b, "</parameter></function>");
+        log = parse(o, b.data, b.len, b.len, 1, LATHE_FINISH_STOP);
+        CHECK(strstr(log, deep == 127 ? "[f({\"u\": [[[[" : "[f({\"u\": \"[[[["));
+        free(log);
+    }
+    buf_release(&b);
 }
 
 /* Cut by a limit, a call stays open and its arguments are no JSON. */
@@ -784,10 +810,10 @@ TEST(parse_returns_what_was_written)
         struct buf raw, want;
         buf_init(&raw, 1 << 16);
         buf_init(&want, 1 << 16);
-        buf_printf(&raw, "ok\n\n" CALL("f", P("s", "%s") P("u", "%s")), value[0], value[1]);
+        buf_printf(&raw, "ok\n\n" CALL("f", P("s", "%s") P("zz", "%s")), value[0], value[1]);
         buf_puts(&want, "T:ok[f({\"s\": ");
         json_print_string(&want, value[0], strlen(value[0]));
-        buf_puts(&want, ", \"u\": ");
+        buf_puts(&want, ", \"zz\": ");
         json_print_string(&want, value[1], strlen(value[1]));
         buf_puts(&want, "})] .calls");
         struct parse_options o = {.tools = tools};
