@@ -14,7 +14,13 @@ static void shape_outputs(struct step *s)
 {
     const struct dims *d = &s->o.model->dims;
     s->hidden = tensor_2d(NULL, s->o.state->act, s->o.max_rows, d->hidden);
+    s->feature = tensor_2d(NULL, s->o.state->act, s->o.max_rows, (int64_t)s->o.n_taps * d->hidden);
     s->logits = tensor_2d(NULL, DT_F32, logit_rows(&s->o), d->vocab);
+}
+
+static struct feature_taps taps_of(const struct step *s, int32_t n_rows)
+{
+    return (struct feature_taps){s->o.n_taps, s->o.tap, tensor_rows(s->feature, 0, n_rows)};
 }
 
 static size_t tensor_bytes(const struct tensor *t)
@@ -32,7 +38,8 @@ static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase,
     exec_plan(&x, s->o.backend, s->o.stream, listing);
     int32_t n_logits = n < s->logits.dim[0] ? n : (int32_t)s->logits.dim[0];
     static const int32_t no_rows[1];
-    forward(&x, s->o.model, s->o.state, &b, tensor_rows(s->hidden, 0, n));
+    struct feature_taps taps = taps_of(s, n);
+    forward(&x, s->o.model, s->o.state, &b, &taps, tensor_rows(s->hidden, 0, n));
     forward_logits(&x, s->o.model, tensor_rows(s->logits, 0, n_logits), s->hidden, no_rows);
     lathe_status st = exec_end(&x, err);
     if (x.peak > *peak)
@@ -56,7 +63,7 @@ lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *
     struct step s = {.o = *o};
     shape_outputs(&s);
     lathe_status st = plan(&s, bytes, listing, err);
-    *bytes += tensor_bytes(&s.hidden) + tensor_bytes(&s.logits);
+    *bytes += tensor_bytes(&s.hidden) + tensor_bytes(&s.feature) + tensor_bytes(&s.logits);
     return st;
 }
 
@@ -65,7 +72,8 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
     *s = (struct step){.o = *o};
     shape_outputs(s);
     lathe_status st = plan(s, &s->workspace_bytes, NULL, err);
-    size_t outputs = tensor_bytes(&s->hidden) + tensor_bytes(&s->logits);
+    size_t outputs =
+        tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits);
     if (!st)
         st = o->backend->alloc(o->stream, &s->workspace, s->workspace_bytes + outputs, err);
     if (st) {
@@ -73,7 +81,8 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
         return st;
     }
     s->hidden.data = (unsigned char *)s->workspace + s->workspace_bytes;
-    s->logits.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
+    s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
+    s->logits.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
     size_t n = (size_t)o->max_rows;
     s->token = malloc(n * sizeof *s->token);
     s->slot = malloc(n * sizeof *s->slot);
@@ -131,6 +140,9 @@ void step_add(struct step *s, int32_t slot, int32_t pos, const int32_t *token, i
 lathe_status step_run(struct step *s, lathe_error *err)
 {
     const struct batch *b = &s->batch;
+    if (b->phase == PHASE_VERIFY && b->n_rows > s->o.state->record.n_rows)
+        return fail(err, LATHE_E_LIMIT, "a verify batch of %d rows, at most %d", b->n_rows,
+                    s->o.state->record.n_rows);
     for (int32_t i = 0; i < b->n_seqs; i++) {
         const struct batch_seq *q = &b->seq[i];
         lathe_status st = kv_cache_reserve(&s->o.state->kv, q->slot, q->pos + q->n_rows, err);
@@ -138,7 +150,16 @@ lathe_status step_run(struct step *s, lathe_error *err)
             return st;
     }
     exec_begin(&s->x);
-    forward(&s->x, s->o.model, s->o.state, b, tensor_rows(s->hidden, 0, b->n_rows));
+    struct feature_taps taps = taps_of(s, b->n_rows);
+    forward(&s->x, s->o.model, s->o.state, b, &taps, tensor_rows(s->hidden, 0, b->n_rows));
+    return exec_end(&s->x, err);
+}
+
+lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
+                         lathe_error *err)
+{
+    exec_begin(&s->x);
+    forward_commit(&s->x, s->o.model, s->o.state, seq, n_seqs);
     return exec_end(&s->x, err);
 }
 

@@ -16,6 +16,9 @@ struct step_options {
     void *stream;
     int32_t max_rows;
     int32_t max_seqs;
+    /* Layers whose hidden states a drafter reads, after them; kept for every row. */
+    const int32_t *tap; /* [n_taps], borrowed */
+    int32_t n_taps;
 };
 
 struct step {
@@ -23,8 +26,9 @@ struct step {
     struct exec x;
     void *workspace; /* backend memory */
     size_t workspace_bytes;
-    struct tensor hidden;              /* [max_rows, hidden] act, after the final norm */
-    struct tensor logits;              /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32 */
+    struct tensor hidden;  /* [max_rows, hidden] act, after the final norm */
+    struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
+    struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32 */
     int32_t *token, *slot, *pos, *row; /* [max_rows] */
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */
@@ -43,6 +47,9 @@ void step_begin(struct step *s, enum phase phase);
 void step_add(struct step *s, int32_t slot, int32_t pos, const int32_t *token, int32_t n);
 /* Reserves the KV pages and runs the layers: s->hidden holds the batch's rows. */
 lathe_status step_run(struct step *s, lathe_error *err);
+/* Commits the first n_rows rows of each sequence listed, of the verify batch that was run last. */
+lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
+                         lathe_error *err);
 /* Logits of n <= logits.dim[0] rows of s->hidden into the first n rows of s->logits. */
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err);
 

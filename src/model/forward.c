@@ -5,31 +5,35 @@
 /* Gated DeltaNet mixer:  h += out_proj(norm(delta_rule(conv(in_proj(norm(h))))) * silu(z))
  *   h     [T, hidden] act
  *   tail  [n_slots, taps - 1, conv_dim] act, S [n_slots, n_v_heads, dk, dv] F32: advanced by the rows,
- *         or left alone where the batch verifies
+ *         or left alone and the steps' inputs put in `record` where the batch verifies
  *   g = -exp(A_log) * softplus(a + dt_bias),  beta = sigmoid(b)
  * From Qwen3_5GatedDeltaNet in transformers. */
 static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
-                      const struct batch *b, struct tensor tail, struct tensor S)
+                      const struct batch *b, struct tensor tail, struct tensor S,
+                      const struct record_layer *record)
 {
     const struct gdn_layer *w = &l->gdn;
     int64_t T = b->n_rows;
     size_t mark = exec_push(x);
     struct tensor u = exec_tmp(x, h.dtype, T, d->hidden);
-    struct tensor mixed =
-        exec_tmp(x, h.dtype, T, d->conv_dim);                 /* q | k | v before the convolution */
-    struct tensor qkv = exec_tmp(x, h.dtype, T, d->conv_dim); /* and after it */
+    struct record_layer r; /* q | k | v before and after the convolution, log decay g <= 0, beta */
+    if (record)
+        r = *record;
+    else
+        r = (struct record_layer){.mixed = exec_tmp(x, h.dtype, T, d->conv_dim),
+                                  .qkv = exec_tmp(x, h.dtype, T, d->conv_dim),
+                                  .g = exec_tmp(x, DT_F32, T, d->n_v_heads),
+                                  .beta = exec_tmp(x, DT_F32, T, d->n_v_heads)};
     struct tensor z = exec_tmp(x, h.dtype, T, d->v_dim);
-    struct tensor g = exec_tmp(x, DT_F32, T, d->n_v_heads); /* log decay, <= 0 */
-    struct tensor beta = exec_tmp(x, DT_F32, T, d->n_v_heads);
     struct tensor o = exec_tmp(x, DT_F32, T, d->v_dim); /* rounded once, after the gated norm */
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
 
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
-    op_linear(x, mixed, u, &w->in_proj_qkv);
+    op_linear(x, r.mixed, u, &w->in_proj_qkv);
     op_linear(x, z, u, &w->in_proj_z);
-    op_gdn_gates(x, g, beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
-    op_causal_conv1d_silu(x, qkv, mixed, w->conv1d, tail, b);
-    op_gated_delta_rule(x, o, qkv, g, beta, S, &heads, b);
+    op_gdn_gates(x, r.g, r.beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
+    op_causal_conv1d_silu(x, r.qkv, r.mixed, w->conv1d, tail, b);
+    op_gated_delta_rule(x, o, r.qkv, r.g, r.beta, S, &heads, b);
     op_rmsnorm_gated(x, z, o, z, w->norm, d->rms_eps); /* F32 in, act out, over z */
     op_linear_add(x, h, z, &w->out_proj);
     exec_pop(x, mark);
@@ -82,8 +86,16 @@ static void mlp(struct exec *x, const struct dims *d, const struct layer *l, str
     exec_pop(x, mark);
 }
 
+/* Copies the residual stream after layer i to its place in the features, if it has one. */
+static void tap_feature(struct exec *x, const struct feature_taps *taps, int32_t i, struct tensor h)
+{
+    for (int32_t k = 0; k < taps->n; k++)
+        if (taps->layer[k] == i)
+            op_gather_rows(x, tensor_cols(taps->feature, k * h.dim[1], h.dim[1]), h, NULL);
+}
+
 void forward(struct exec *x, const struct model *m, struct state *s, const struct batch *b,
-             struct tensor hidden)
+             const struct feature_taps *taps, struct tensor hidden)
 {
     const struct dims *d = &m->dims;
     size_t mark = exec_push(x);
@@ -99,14 +111,30 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
             attn_mixer(x, d, l, h, b, &kv, &s->rope);
         } else {
             struct tensor tail = recurrent_tail(&s->recurrent, n_gdn);
-            struct tensor S = recurrent_S(&s->recurrent, n_gdn++);
-            gdn_mixer(x, d, l, h, b, tail, S);
+            struct tensor S = recurrent_S(&s->recurrent, n_gdn);
+            struct record_layer record = record_at(&s->record, n_gdn++, b->n_rows);
+            gdn_mixer(x, d, l, h, b, tail, S, b->phase == PHASE_VERIFY ? &record : NULL);
         }
         mlp(x, d, l, h);
+        if (taps)
+            tap_feature(x, taps, i, h);
     }
     op_rmsnorm(x, hidden, h, m->norm, d->rms_eps);
     exec_tap(x, "final", -1, &hidden);
     exec_pop(x, mark);
+}
+
+void forward_commit(struct exec *x, const struct model *m, struct state *s,
+                    const struct batch_seq *seq, int32_t n_seqs)
+{
+    const struct dims *d = &m->dims;
+    struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
+    for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
+        struct record_layer r = record_at(&s->record, i, s->record.n_rows);
+        op_conv_fold(x, recurrent_tail(&s->recurrent, i), r.mixed, seq, n_seqs);
+        op_gated_delta_fold(x, recurrent_S(&s->recurrent, i), r.qkv, r.g, r.beta, &heads, seq,
+                            n_seqs);
+    }
 }
 
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,

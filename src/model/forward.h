@@ -4,6 +4,7 @@
 #define LATHE_MODEL_FORWARD_H
 
 #include "cache/kv.h"
+#include "cache/record.h"
 #include "cache/recurrent.h"
 #include "model/model.h"
 #include "op/op.h"
@@ -13,6 +14,7 @@ struct state {
     enum dtype act; /* DT_BF16 or DT_F32 */
     struct kv_cache kv;
     struct recurrent recurrent;
+    struct record record; /* of the last verify batch */
     struct rope rope;
     uint8_t rope_axis[MAX_ROTARY_PAIRS];
 };
@@ -20,6 +22,14 @@ struct state {
 struct state_options {
     enum dtype act, kv;
     int32_t n_slots, n_ctx;
+    int32_t n_verify; /* rows a verify batch may have; 0: no verify batches */
+};
+
+/* Hidden states that a drafter reads: the residual stream after each of n layers, side by side. */
+struct feature_taps {
+    int32_t n;
+    const int32_t *layer;  /* [n], ascending, of [0, n_layers) */
+    struct tensor feature; /* [T, n * hidden] act */
 };
 
 struct kv_shape state_kv_shape(const struct dims *d, const struct state_options *o);
@@ -33,10 +43,17 @@ void state_close(struct state *s); /* no-op on a zeroed struct */
 void state_reset(struct state *s, int32_t slot);
 
 /* Runs b's rows through all layers and the final norm: hidden [T, hidden] act, what the head (and the
- * MTP head) reads. In PREFILL and DECODE each sequence's state advances by its rows; the KV pages of its
- * positions must be reserved. Taps: "layer" i = the residual stream before layer i; "final". */
+ * MTP head) reads. In PREFILL and DECODE each sequence's state advances by its rows; in VERIFY it stays and
+ * s->record is filled. The KV pages of the rows' positions must be reserved. `taps` may be NULL.
+ * exec_tap: "layer" i = the residual stream before layer i; "final". */
 void forward(struct exec *x, const struct model *m, struct state *s, const struct batch *b,
-             struct tensor hidden);
+             const struct feature_taps *taps, struct tensor hidden);
+
+/* Commits rows of the last verify batch: every GDN layer's state advances by the first n_rows rows of each
+ * sequence of `seq`, to the bits that decoding them would have left. Sequences that keep nothing are not
+ * listed. Keys and values lie in their pages already. */
+void forward_commit(struct exec *x, const struct model *m, struct state *s,
+                    const struct batch_seq *seq, int32_t n_seqs);
 
 /* logits [n, vocab] F32 of the given rows of `hidden` (row NULL: all of them, n = T). */
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,

@@ -58,6 +58,8 @@ void state_plan(struct state *s, const struct dims *d, const struct state_option
     s->recurrent.shape = state_recurrent_shape(d, o);
     s->kv.pages_per_slot = (o->n_ctx + KV_PAGE - 1) / KV_PAGE;
     s->kv.n_pages = s->kv.pages_per_slot * o->n_slots;
+    s->record.shape = s->recurrent.shape;
+    s->record.n_rows = o->n_verify;
     rope_init(s, d);
 }
 
@@ -71,6 +73,8 @@ lathe_status state_open(struct state *s, const struct dims *d, const struct stat
     lathe_status st = kv_cache_open(&s->kv, &kv, backend, stream, err);
     if (!st)
         st = recurrent_open(&s->recurrent, &rec, backend, stream, err);
+    if (!st)
+        st = record_open(&s->record, &rec, o->n_verify, backend, stream, err);
     if (st)
         state_close(s);
     return st;
@@ -80,6 +84,7 @@ void state_close(struct state *s)
 {
     kv_cache_close(&s->kv);
     recurrent_close(&s->recurrent);
+    record_close(&s->record);
 }
 
 void state_reset(struct state *s, int32_t slot)

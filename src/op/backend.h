@@ -64,6 +64,17 @@ struct gated_delta_rule_args {
     struct gdn_heads heads;
     const struct batch *b;
 };
+struct gated_delta_fold_args {
+    struct tensor S, qkv, g, beta;
+    struct gdn_heads heads;
+    const struct batch_seq *seq;
+    int32_t n_seqs;
+};
+struct conv_fold_args {
+    struct tensor tail, in;
+    const struct batch_seq *seq;
+    int32_t n_seqs;
+};
 struct rmsnorm_gated_args {
     struct tensor y, o, z, w;
     float eps;
@@ -86,6 +97,8 @@ struct gather_rows_args {
     X(gdn_gates)                                                                                   \
     X(causal_conv1d_silu)                                                                          \
     X(gated_delta_rule)                                                                            \
+    X(gated_delta_fold)                                                                            \
+    X(conv_fold)                                                                                   \
     X(rmsnorm_gated)                                                                               \
     X(gather_rows)
 

@@ -6,7 +6,8 @@ void op_gather_rows(struct exec *x, struct tensor y, struct tensor in, const int
     OP_REQUIRE(x, "gather_rows", in.n_dims == 2 && in.dim[0] >= 1 && in.stride >= in.dim[1]);
     OP_REQUIRE(x, "gather_rows", y.n_dims == 2 && y.dim[0] >= 1);
     OP_REQUIRE(x, "gather_rows", is_matrix(&y, in.dtype, y.dim[0], in.dim[1]));
-    if (!x->planning)
+    OP_REQUIRE(x, "gather_rows", row || y.dim[0] == in.dim[0]);
+    if (row && !x->planning)
         for (int64_t i = 0; i < y.dim[0]; i++)
             OP_REQUIRE(x, "gather_rows", row[i] >= 0 && row[i] < in.dim[0]);
     struct gather_rows_args a = {y, in, row};

@@ -123,12 +123,25 @@ void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, str
                          struct tensor beta, struct tensor S, const struct gdn_heads *heads,
                          const struct batch *b);
 
+/* The commit of a verify batch: advances S by the first n_rows rows of each sequence, which may be fewer
+ * than were verified, with the arithmetic of op_gated_delta_rule: the same bits as if those rows had been
+ * decoded. `seq` [n_seqs] gives slots and rows of the recorded qkv, g, beta; no slot occurs twice. */
+void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, struct tensor g,
+                         struct tensor beta, const struct gdn_heads *heads,
+                         const struct batch_seq *seq, int32_t n_seqs);
+
+/* The same for the convolution: the tail of each sequence becomes the last taps - 1 of its old tail and
+ * its first n_rows recorded inputs.  tail [n_slots, taps - 1, channels], in [T, channels] act. */
+void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in, const struct batch_seq *seq,
+                  int32_t n_seqs);
+
 /* y[t,j,:] = o * rsqrt(mean(o^2) + eps) * w[:] * silu(z[t,j,:]) over each head's dv values.
  *   o [T, n_v_heads * dv] F32;  y, z [T, n_v_heads * dv] act, may be the same;  w F32 [dv], plain. */
 void op_rmsnorm_gated(struct exec *x, struct tensor y, struct tensor o, struct tensor z,
                       struct tensor w, float eps);
 
-/* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype. */
+/* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype; y may be columns of a wider
+ * tensor. row NULL: all rows in order, n = T. */
 void op_gather_rows(struct exec *x, struct tensor y, struct tensor in, const int32_t *row);
 
 #endif

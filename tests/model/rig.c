@@ -14,6 +14,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
         .kv = o->kv,
         .n_slots = o->n_slots ? o->n_slots : 1,
         .n_ctx = o->n_ctx ? o->n_ctx : 1024,
+        .n_verify = 64,
     };
     CHECK_OK(state_open(&r->state, &r->model.dims, &so, r->backend, r->stream, &err), &err);
     struct step_options to = {

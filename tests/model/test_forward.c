@@ -209,6 +209,48 @@ TEST(verify_changes_nothing)
     rig_close(&r);
 }
 
+/* Case B55: committing N of the K verified rows leaves the bits of N decode steps, for every N, in a slot
+ * beside another whose rows are committed or dropped. */
+TEST(commit_equals_decoding)
+{
+    enum { P = 60, K = 16 };
+    int32_t token[N];
+    struct rig r;
+    struct rig_options o = {
+        .dir = test_path("models/nano"), .act = DT_BF16, .kv = DT_BF16, .n_slots = 2};
+    lathe_error err;
+    random_tokens(token, N, 12);
+    rig_open(&r, &o);
+    for (int32_t n = 0; n <= K; n++) {
+        rig_reset(&r, 0);
+        rig_reset(&r, 1);
+        rig_run(&r, PHASE_PREFILL, 0, 0, token, P);
+        rig_run(&r, PHASE_PREFILL, 1, 0, token + 1, P);
+        step_begin(&r.step, PHASE_VERIFY);
+        step_add(&r.step, 1, P, token + P + 1, K / 2);
+        step_add(&r.step, 0, P, token + P, K);
+        CHECK_OK(step_run(&r.step, &err), &err);
+        struct batch_seq seq[2] = {{0, K / 2, n, P}, {1, 0, K / 2, P}};
+        struct batch_seq *first = n ? seq : seq + 1;
+        CHECK_OK(step_commit(&r.step, first, (n ? 1 : 0) + n % 2, &err), &err);
+        struct memory got = remember(&r, 0, P + n), other = remember(&r, 1, P + K / 2 * (n % 2));
+        rig_reset(&r, 0);
+        rig_reset(&r, 1);
+        rig_run(&r, PHASE_PREFILL, 0, 0, token, P);
+        rig_run(&r, PHASE_PREFILL, 1, 0, token + 1, P);
+        for (int32_t i = 0; i < n; i++)
+            rig_run(&r, PHASE_DECODE, 0, P + i, token + P + i, 1);
+        if (n % 2)
+            rig_run(&r, PHASE_DECODE, 1, P, token + P + 1, K / 2);
+        struct memory want = remember(&r, 0, P + n), want1 = remember(&r, 1, P + K / 2 * (n % 2));
+        check_same("commit", &got, &want);
+        check_same("commit of the other slot", &other, &want1);
+        free(want.bytes);
+        free(want1.bytes);
+    }
+    rig_close(&r);
+}
+
 /* Case B78: what is not finite ends in its own slot, and a reset forgets it. */
 TEST(nonfinite_state_stays_in_its_slot)
 {

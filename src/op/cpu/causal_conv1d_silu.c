@@ -9,16 +9,26 @@ struct job {
     const struct causal_conv1d_silu_args *a;
 };
 
-/* Input `i` of a sequence, counted from its first row in the batch; negative ones lie in the tail. */
-static unsigned char *input(const struct causal_conv1d_silu_args *a, const struct batch_seq *s,
-                            int64_t i, int64_t c)
+/* Input `i` of a sequence, counted from its first row; negative ones lie in the tail. */
+static unsigned char *input(const struct tensor *in, const struct tensor *tail,
+                            const struct batch_seq *s, int64_t i, int64_t c)
 {
-    size_t act = dtype_size(a->in.dtype);
-    int64_t taps = a->w.dim[1], channels = a->in.dim[1];
+    size_t act = dtype_size(in->dtype);
+    int64_t history = tail->dim[1];
     if (i >= 0)
-        return (unsigned char *)tensor_at(&a->in, s->first_row + i) + (size_t)c * act;
-    return (unsigned char *)tensor_at(&a->tail, s->slot) +
-           (size_t)((taps - 1 + i) * channels + c) * act;
+        return (unsigned char *)tensor_at(in, s->first_row + i) + (size_t)c * act;
+    return (unsigned char *)tensor_at(tail, s->slot) +
+           (size_t)((history + i) * in->dim[1] + c) * act;
+}
+
+/* Channels [c, c + n) of the tail after the sequence's rows. */
+static void advance(const struct tensor *in, const struct tensor *tail, const struct batch_seq *s,
+                    int64_t c, int64_t n)
+{
+    int64_t history = tail->dim[1];
+    for (int64_t i = 0; i < history; i++) /* ascending: none is read after it is written */
+        memmove(input(in, tail, s, i - history, c), input(in, tail, s, s->n_rows + i - history, c),
+                (size_t)n * dtype_size(in->dtype));
 }
 
 /* Channels [c, c + n) of every row, then of the tail. */
@@ -36,16 +46,12 @@ static void channels(const struct job *j, int64_t c, int64_t n)
         for (int64_t t = 0; t < s->n_rows; t++) {
             const void *in[OP_MAX_TAPS];
             for (int64_t tap = 0; tap < taps; tap++)
-                in[tap] = input(a, s, t + tap - (taps - 1), c);
+                in[tap] = input(&a->in, &a->tail, s, t + tap - (taps - 1), c);
             unsigned char *y = tensor_at(&a->y, s->first_row + t);
             j->cpu->kernels.conv1d_silu(y + (size_t)c * act, in, w, taps, n, a->in.dtype);
         }
-        if (a->b->phase == PHASE_VERIFY)
-            continue;
-        for (int64_t tap = 0; tap < taps - 1;
-             tap++) /* ascending: none is read after it is written */
-            memmove(input(a, s, tap - (taps - 1), c), input(a, s, s->n_rows + tap - (taps - 1), c),
-                    (size_t)n * act);
+        if (a->b->phase != PHASE_VERIFY)
+            advance(&a->in, &a->tail, s, c, n);
     }
 }
 
@@ -64,5 +70,13 @@ lathe_status cpu_causal_conv1d_silu(void *stream, const struct causal_conv1d_sil
     (void)err;
     struct job j = {cpu_of(stream), a};
     cpu_run(j.cpu, tensor_elements(&a->in), share, &j);
+    return LATHE_OK;
+}
+
+lathe_status cpu_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
+{
+    (void)stream, (void)err;
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        advance(&a->in, &a->tail, &a->seq[i], 0, a->in.dim[1]);
     return LATHE_OK;
 }

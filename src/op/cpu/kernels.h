@@ -39,7 +39,7 @@ struct delta_block {
     const float *beta;  /* [n_rows] */
     const void *v;      /* act, v_stride from row to row */
     int64_t v_stride;
-    float *o;
+    float *o; /* NULL: not wanted, and q is not read */
     int64_t o_stride;
     enum dtype act;
 };

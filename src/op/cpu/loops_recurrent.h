@@ -38,7 +38,7 @@ enum { DELTA_VECTORS = DELTA_COLS / LANES };
 
 /* Two passes over the block a row: S^T k on the decayed S, then the update fused with S^T q. Even and
  * odd k are summed apart, for twice the chains of additions. */
-static void delta_rows(const struct delta_block *b)
+INLINE void delta_rows_with(const struct delta_block *b, bool has_o)
 {
     for (int64_t t = 0; t < b->n_rows; t++) {
         const float *k = b->k + t * b->dk, *q = b->q + t * b->dk;
@@ -63,12 +63,21 @@ static void delta_rows(const struct delta_block *b)
                     float *s = b->S + (i + e) * DELTA_COLS + c * LANES;
                     vf x = v_fma(v_set(k[i + e]), d[c], decay * v_load(s));
                     v_store(s, x);
-                    o[e][c] = v_fma(x, v_set(q[i + e]), o[e][c]);
+                    if (has_o)
+                        o[e][c] = v_fma(x, v_set(q[i + e]), o[e][c]);
                 }
         for (int c = 0; c < DELTA_VECTORS; c++) {
             int64_t m = v_left(b->n_cols, c * LANES);
-            if (m > 0)
+            if (has_o && m > 0)
                 v_put(b->o + t * b->o_stride, c * LANES, m, DT_F32, o[0][c] + o[1][c]);
         }
     }
+}
+
+static void delta_rows(const struct delta_block *b)
+{
+    if (b->o)
+        delta_rows_with(b, true);
+    else
+        delta_rows_with(b, false);
 }

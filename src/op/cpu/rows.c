@@ -150,7 +150,7 @@ lathe_status cpu_gather_rows(void *stream, const struct gather_rows_args *a, lat
 {
     (void)stream, (void)err;
     for (int64_t i = 0; i < a->y.dim[0]; i++)
-        memcpy(tensor_at(&a->y, i), tensor_at(&a->in, a->row[i]),
+        memcpy(tensor_at(&a->y, i), tensor_at(&a->in, a->row ? a->row[i] : i),
                (size_t)a->y.dim[1] * dtype_size(a->y.dtype));
     return LATHE_OK;
 }

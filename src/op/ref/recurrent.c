@@ -41,7 +41,7 @@ static double inv_norm(const struct tensor *t, int64_t row, int64_t first, int64
 
 /* Columns of S do not meet: column c of v head j over one sequence's rows. */
 static void delta_column(const struct gated_delta_rule_args *a, const struct batch_seq *s,
-                         int64_t j, int64_t c)
+                         int64_t j, int64_t c, bool store)
 {
     int64_t dk = a->heads.dk, dv = a->heads.dv, n_k = a->heads.n_k_heads;
     int64_t k_head = j / (a->heads.n_v_heads / n_k);
@@ -62,9 +62,10 @@ static void delta_column(const struct gated_delta_rule_args *a, const struct bat
             o += x * get(&a->qkv, t, q_at + i) * q_scale;
             col[i] = (float)x;
         }
-        put(&a->o, t, j * dv + c, o);
+        if (a->o.data)
+            put(&a->o, t, j * dv + c, o);
     }
-    if (a->b->phase != PHASE_VERIFY)
+    if (store)
         for (int64_t i = 0; i < dk; i++)
             S[i * dv] = col[i];
 }
@@ -76,6 +77,39 @@ lathe_status ref_gated_delta_rule(void *stream, const struct gated_delta_rule_ar
     for (int32_t i = 0; i < a->b->n_seqs; i++)
         for (int64_t j = 0; j < a->heads.n_v_heads; j++)
             for (int64_t c = 0; c < a->heads.dv; c++)
-                delta_column(a, &a->b->seq[i], j, c);
+                delta_column(a, &a->b->seq[i], j, c, a->b->phase != PHASE_VERIFY);
+    return LATHE_OK;
+}
+
+lathe_status ref_gated_delta_fold(void *stream, const struct gated_delta_fold_args *a,
+                                  lathe_error *err)
+{
+    (void)stream, (void)err;
+    struct gated_delta_rule_args rule = {
+        .qkv = a->qkv, .g = a->g, .beta = a->beta, .S = a->S, .heads = a->heads};
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        for (int64_t j = 0; j < a->heads.n_v_heads; j++)
+            for (int64_t c = 0; c < a->heads.dv; c++)
+                delta_column(&rule, &a->seq[i], j, c, true);
+    return LATHE_OK;
+}
+
+lathe_status ref_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
+{
+    (void)stream, (void)err;
+    int64_t history = a->tail.dim[1];
+    for (int32_t i = 0; i < a->n_seqs; i++) {
+        const struct batch_seq *s = &a->seq[i];
+        struct tensor tail = tensor_2d(tensor_at(&a->tail, s->slot), a->tail.dtype, history,
+                                       a->tail.dim[2]); /* [taps - 1, channels] */
+        for (int64_t c = 0; c < a->in.dim[1]; c++)
+            for (int64_t j = 0; j < history; j++) {
+                int64_t from =
+                    s->n_rows + j - history; /* row, or if negative a place in the tail */
+                put(&tail, j, c,
+                    from >= 0 ? get(&a->in, s->first_row + from, c)
+                              : get(&tail, history + from, c));
+            }
+    }
     return LATHE_OK;
 }
