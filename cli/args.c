@@ -35,8 +35,11 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->n_ctx = (int32_t)a->ctx;
     o->n_threads = (int32_t)a->threads;
     o->pin_threads = a->pin;
-    o->kv = a->kv && strcmp(a->kv, "f32") == 0 ? LATHE_F32 : LATHE_BF16;
-    o->activations = a->activations && strcmp(a->activations, "f32") == 0 ? LATHE_F32 : LATHE_BF16;
+    bool f32 = a->activations && strcmp(a->activations, "f32") == 0;
+    o->activations = f32 ? LATHE_F32 : LATHE_BF16;
+    if (a->kv)
+        f32 = strcmp(a->kv, "f32") == 0;
+    o->kv = f32 ? LATHE_F32 : LATHE_BF16;
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }
 

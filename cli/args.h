@@ -6,7 +6,8 @@
 #include "lathe/lathe.h"
 #include "options.h"
 
-/* ---- -m --ctx --threads --pin --kv --activations --isa -------------------------------------- */
+/* ---- -m --ctx --threads --pin --activations --kv --isa: the KV cache is what activations are, unless
+ * --kv says otherwise -------------------------------------------------------------------------- */
 
 struct engine_args {
     const char *model; /* NULL until given */

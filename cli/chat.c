@@ -4,6 +4,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +28,8 @@ static const char help[] =
     "          --presence-penalty X  --frequency-penalty X  --repetition-penalty X\n"
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
-    "engine    -m, --model DIR  --ctx N  --threads N  --pin  --kv bf16|f32\n"
-    "          --activations bf16|f32  --isa generic|avx2|avx512|neon|best\n"
+    "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
+    "          --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
     "\n"
     "Type a message, or /help for the commands. Ctrl-C stops the answer, Ctrl-D ends.\n"
     "Lines are also read from a pipe: one message each.\n"
@@ -73,16 +74,34 @@ static const char *prompt_text(EditLine *edit)
     return "> ";
 }
 
-/* One character for libedit; Ctrl-C ends the line with errno EINTR. */
+/* Waits for a byte of standard input. False, with errno EINTR, after Ctrl-C: the signal may have gone
+ * to another thread or come just before the wait, so the flag is looked at from time to time. */
+static bool wait_for_input(void)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!interrupt_pending()) {
+        int n = poll(&p, 1, 50);
+        if (n > 0)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+    }
+    errno = EINTR;
+    return false;
+}
+
+/* One character for libedit. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
     char s[4];
     (void)edit;
     for (size_t n = 0; n < sizeof s;) {
+        if (!wait_for_input())
+            return -1;
         ssize_t got = read(STDIN_FILENO, s + n, 1);
         if (got == 0)
             return 0;
-        if (got < 0 && errno == EINTR && !interrupt_pending())
+        if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return -1;

@@ -11,8 +11,8 @@ static const char help[] =
     "\n"
     "  --ctx N                context of the memory plan\n"
     "  --slots N              requests at once in the memory plan\n"
-    "  --kv bf16|f32          of the KV cache\n"
     "  --activations bf16|f32 between operators\n"
+    "  --kv bf16|f32          of the KV cache; the default is what activations are\n"
     "  --tensors              a line a tensor as the files have it\n"
     "  --matrices             a line a matrix as it is used: format, rows, columns\n"
     "  --schedule             a line an operator call of one step (opens the model)\n"
@@ -136,12 +136,12 @@ static void print_line(const char *what, uint64_t bytes, const char *note)
     (void)printf("  %-18s %10s%s\n", what, size, note);
 }
 
-static void print_plan(const lathe_memory_plan *p, const struct inspect *in)
+static void print_plan(const lathe_memory_plan *p, lathe_dtype kv)
 {
     char each[32], note[64];
     cli_bytes(each, p->kv_per_token);
-    (void)snprintf(note, sizeof note, "  %s, %s a token and slot",
-                   in->engine.kv && strcmp(in->engine.kv, "f32") == 0 ? "F32" : "BF16", each);
+    (void)snprintf(note, sizeof note, "  %s, %s a token and slot", kv == LATHE_F32 ? "F32" : "BF16",
+                   each);
     (void)printf("\nmemory at %d positions, %d slot%s\n", p->n_ctx, p->n_slots,
                  p->n_slots == 1 ? "" : "s");
     print_line("weights, mapped", p->weights, "");
@@ -189,7 +189,7 @@ static lathe_status inspect(struct inspect *in, lathe_error *err)
     st = lathe_plan(&o, &plan, err);
     if (st)
         return st;
-    print_plan(&plan, in);
+    print_plan(&plan, o.kv);
     return in->schedule ? print_schedule(in, err) : LATHE_OK;
 }
 
