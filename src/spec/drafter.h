@@ -1,0 +1,98 @@
+/* Drafters: proposals for the tokens that follow a sequence. A drafter proposes and keeps a context of its
+ * own per slot; it never touches the target's state, and whatever it proposes the output is the same. The
+ * engine verifies, accepts and commits (verify.h) and then tells the drafter what was committed.
+ *
+ * Words: the frontier F of a slot is the number of tokens whose effects the target's state holds; the
+ * anchor is the newest token, sampled and not yet committed, at position F; the drafts follow it at F + 1,
+ * F + 2 ... */
+#ifndef LATHE_SPEC_DRAFTER_H
+#define LATHE_SPEC_DRAFTER_H
+
+#include "model/forward.h"
+#include "sample/sample.h"
+
+enum { SPEC_MAX_DRAFT = 15 }; /* of any drafter: a verify batch has up to 16 rows a sequence */
+
+struct drafter_options {
+    const struct model *model; /* the target's, as are the next four; all borrowed */
+    const struct backend *backend;
+    void *stream;
+    const struct id_set *ids;       /* what may be sampled: nothing else is proposed */
+    struct sample_scratch *scratch; /* of the thread that calls the drafter */
+    enum dtype act, kv;             /* dtypes of activations and of keys and values */
+    int32_t n_slots, n_ctx;
+    int32_t max_rows; /* that committed() gets at once */
+    const char
+        *dir; /* the drafter's own checkpoint; NULL: it is part of the target's, or has none */
+};
+
+/* What a drafter wants to be told, and can give. Valid as long as the drafter. */
+struct drafter_info {
+    int32_t max_draft;  /* tokens it can propose at once, <= SPEC_MAX_DRAFT */
+    int32_t n_taps;     /* layers whose hidden states it reads; 0: none */
+    const int32_t *tap; /* [n_taps], ascending */
+    size_t bytes;       /* of memory that it took, weights included */
+    bool has_law;       /* fills draft_request.law */
+};
+
+/* Rows that became part of a slot's sequence, in order and without gaps: a chunk of the prompt, or the
+ * accepted rows of a round. */
+struct committed {
+    int32_t slot, pos; /* pos: of the first row */
+    int32_t n;
+    const int32_t *token;  /* [n] */
+    struct tensor hidden;  /* [n, hidden] act, after the target's final norm */
+    struct tensor feature; /* [n, n_taps * hidden] act */
+};
+
+/* A proposal's law, where it is kept for rejection sampling. */
+struct draft_law {
+    int32_t n;
+    struct candidate *q; /* [n]: id and weight, the weights being probabilities */
+};
+
+struct draft_request {
+    int32_t slot;
+    int32_t pos; /* F: position of the anchor */
+    int32_t anchor;
+    int32_t most; /* drafts wanted, 1 .. max_draft */
+    /* History and settings of the request. Drafts are chosen by sampler_pick on the drafter's logits, with
+     * the drafts before as draft[0 .. i): so they share filters, penalties and noise with the target's own
+     * choice. `history` is the sequence up to and with the anchor. */
+    struct sampler *sampler;
+    const int32_t *history; /* [pos + 1] */
+    struct draft_law *law;  /* [most], its arrays with room for n_vocab; NULL: not wanted */
+    /* Filled by propose. */
+    int32_t draft[SPEC_MAX_DRAFT];
+    int32_t n; /* 0 .. most */
+};
+
+struct drafter; /* each implementation's own */
+
+struct drafter_ops {
+    const char *name; /* "mtp" */
+    /* Refuses a checkpoint that does not fit the target with both numbers. */
+    lathe_status (*open)(struct drafter **d, const struct drafter_options *o, lathe_error *err);
+    void (*close)(struct drafter *d); /* NULL is allowed */
+    void (*info)(const struct drafter *d, struct drafter_info *out);
+    lathe_status (*committed)(struct drafter *d, const struct committed *c, lathe_error *err);
+    /* For n slots, each at most once. Allocates nothing. Proposing less than wanted, or nothing, is
+     * allowed. */
+    lathe_status (*propose)(struct drafter *d, struct draft_request *r, int32_t n,
+                            lathe_error *err);
+    /* Forgets what it knows of a slot's positions n and above; n = 0 makes it that of an empty
+     * sequence. */
+    void (*rewind)(struct drafter *d, int32_t slot, int32_t n);
+    /* The context of a slot as bytes: what the sequence determines and nothing else, so that equal
+     * sequences give equal bytes however they were cut. Appends to `out`. */
+    lathe_status (*save)(const struct drafter *d, int32_t slot, struct buf *out, lathe_error *err);
+    lathe_status (*load)(struct drafter *d, int32_t slot, const void *bytes, size_t n,
+                         lathe_error *err);
+};
+
+extern const struct drafter_ops drafter_mtp;
+extern const struct drafter_ops drafter_ngram;
+extern const struct drafter_ops
+    drafter_dflash2; /* DFlash v1 and DSpark checkpoints too, by their config */
+
+#endif
