@@ -42,7 +42,7 @@ static void print_model(const lathe_model_info *m)
         "hidden %d, MLP %d, %d layers (%d full attention, %d Gated DeltaNet), vocabulary %d\n",
         m->hidden, m->intermediate, m->n_layers, m->n_full_attention,
         m->n_layers - m->n_full_attention, m->vocab);
-    (void)printf("attention: %d query heads, %d KV heads of %d, %d rotary dimensions\n", m->n_heads,
+    (void)printf("attention: %d query and %d KV heads of %d, %d rotary dimensions\n", m->n_heads,
                  m->n_kv_heads, m->head_dim, m->rotary_dims);
     (void)printf("Gated DeltaNet: %d key heads of %d, %d value heads of %d, %d convolution taps\n",
                  m->gdn_k_heads, m->gdn_k_dim, m->gdn_v_heads, m->gdn_v_dim, m->conv_taps);
@@ -108,7 +108,7 @@ static void print_tensors(const lathe_checkpoint *cp, bool each)
     uint64_t total = 0;
     size_t n = lathe_checkpoint_tensors(cp);
     if (each)
-        (void)printf("\n%-64s %-8s %-18s %10s  %s\n", "tensor", "dtype", "shape", "bytes", "file");
+        (void)printf("\n%-67s %-8s %-18s %10s  %s\n", "tensor", "dtype", "shape", "bytes", "file");
     for (size_t i = 0; i < n; i++) {
         lathe_tensor_info t;
         char bytes[32], shape[200] = "[";
@@ -122,7 +122,7 @@ static void print_tensors(const lathe_checkpoint *cp, bool each)
                                    t.dim[d]);
         (void)snprintf(shape + at, sizeof shape - at, "]");
         cli_bytes(bytes, t.bytes);
-        (void)printf("%-64s %-8s %-18s %10s  %s\n", t.name, t.dtype, shape, bytes, t.file);
+        (void)printf("%-67s %-8s %-18s %10s  %s\n", t.name, t.dtype, shape, bytes, t.file);
     }
     char bytes[32];
     cli_bytes(bytes, total);

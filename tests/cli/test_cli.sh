@@ -245,6 +245,11 @@ t_damaged_models_are_refused() {
     printf '\377\377\377\377\377\377\377\377' |
         dd of="$T/header/model-00001-of-00002.safetensors" conv=notrunc 2>/dev/null
     refused "model-00001-of-00002.safetensors" run -m "$T/header" -p x
+    damaged nan
+    head -c 65536 /dev/zero | tr '\0' '\377' |
+        dd of="$T/nan/model-00001-of-00002.safetensors" bs=65536 seek=8 conv=notrunc 2>/dev/null
+    refused "lm_head" run -m "$T/nan" -p x
+    err_has "position"
     damaged config
     rm "$T/config/config.json"
     sed 's/"hidden_size": 320/"hidden_size": 321/' "$M/config.json" >"$T/config/config.json"
