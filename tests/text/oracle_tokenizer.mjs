@@ -2,10 +2,11 @@
 //
 //   node oracle_tokenizer.mjs NPM_DIR TOKENIZER_JSON OUT N_TEXTS
 //
-// OUT, all numbers uint32 little-endian: N_TEXTS records of
+// OUT, all numbers uint32 little-endian: n and n patterns, each a length and UTF-8; N_TEXTS records of
 //   n, text[n]            UTF-8
 //   n, nfc[n]             the whole text in NFC
 //   n, end[n]             where the splits of nfc end, in bytes
+//   n, end[n]             the same by pattern number i % patterns of record i
 //   n, id[n], offset[n]   the text encoded, added tokens recognised; offsets in bytes of the text
 //   n, id[n], offset[n]   the text encoded by a tokenizer without added tokens
 // Deterministic: the same arguments give the same bytes.
@@ -21,6 +22,24 @@ const added = json.added_tokens.map((t) => t.content);
 const tokenizers = [json, { ...json, added_tokens: [] }].map((j) => Tokenizer.fromString(JSON.stringify(j)));
 const normalizer = tokenizers[0].getNormalizer();
 const preTokenizer = tokenizers[0].getPreTokenizer();
+
+// Patterns of other tokenizers, and some that match emptily or leave gaps.
+const patterns = [
+  String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+  String.raw`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
+  String.raw`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+  String.raw`[一-龥぀-ゟ゠-ヿ]+|\d{1,3}(?=(?:\d{3})*\D)`,
+  String.raw`\s*`,
+  String.raw`[a-e]*?x|q*`,
+  String.raw`(?<=\s)\S|\d+`,
+  String.raw`[^\S\r\n]+|.`,
+  String.raw`[\s\p{P}]++(?>a|ab)?|\P{Ll}\x{301}`,
+];
+const others = patterns.map((Regex) => {
+  const j = structuredClone(json);
+  j.pre_tokenizer.pretokenizers[0].pattern = { Regex };
+  return Tokenizer.fromString(JSON.stringify(j)).getPreTokenizer();
+});
 
 let state = 20240607n;
 function below(n) {
@@ -137,6 +156,14 @@ function byteStarts(s) {
   return at;
 }
 
+function putSplits(splitter, nfc) {
+  const at = byteStarts(nfc);
+  const ends = splitter.preTokenizeString(nfc).map(([, [, end]]) => at[end]);
+  put([ends.length, ...ends]);
+}
+
+put([patterns.length]);
+patterns.forEach(putText);
 for (let done = 0; done < Number(nTexts); ) {
   const texts = Array.from({ length: 500 }, (_, i) => {
     let s = '';
@@ -146,20 +173,20 @@ for (let done = 0; done < Number(nTexts); ) {
     } while (/\p{Cs}/u.test(s));
     return s;
   }).slice(0, Number(nTexts) - done);
-  done += texts.length;
   const encodings = [];
   for (const t of tokenizers) encodings.push(await t.encodeBatch(texts, null, { addSpecialTokens: false }));
   texts.forEach((s, i) => {
     const nfc = normalizer.normalizeString(s);
     putText(s);
     putText(nfc);
-    const nfcAt = byteStarts(nfc), at = byteStarts(s);
-    const ends = preTokenizer.preTokenizeString(nfc).map(([, [, end]]) => nfcAt[end]);
-    put([ends.length, ...ends]);
+    const at = byteStarts(s);
+    putSplits(preTokenizer, nfc);
+    putSplits(others[(done + i) % others.length], nfc);
     for (const e of encodings) {
       const ids = e[i].getIds();
       put([ids.length, ...ids, ...e[i].getOffsets().map(([begin]) => at[begin])]);
     }
   });
+  done += texts.length;
 }
 writeFileSync(outFile, Buffer.concat(chunks));

@@ -14,13 +14,15 @@
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
 
-enum { N_TEXTS = 40000 };
+enum { N_TEXTS = 30000 };
 
 struct record {
     const char *text, *nfc;
     size_t n_text, n_nfc;
-    const uint32_t *end; /* [n_ends] of the splits of nfc; not aligned, read with at() */
-    uint32_t n_ends;
+    struct {
+        const uint32_t *end; /* [n] of the splits of nfc; not aligned, read with at() */
+        uint32_t n;
+    } splits[2]; /* by the model's pattern, by another one */
     struct {
         const uint32_t *id, *offset;
         uint32_t n;
@@ -65,8 +67,10 @@ static struct record next_record(const char **p, const char *end)
     r.text = bytes(p, end, r.n_text);
     r.n_nfc = number(p, end);
     r.nfc = bytes(p, end, r.n_nfc);
-    r.n_ends = number(p, end);
-    r.end = numbers(p, end, r.n_ends);
+    for (int i = 0; i < 2; i++) {
+        r.splits[i].n = number(p, end);
+        r.splits[i].end = numbers(p, end, r.splits[i].n);
+    }
     for (int i = 0; i < 2; i++) {
         r.tokens[i].n = number(p, end);
         r.tokens[i].id = numbers(p, end, r.tokens[i].n);
@@ -102,18 +106,41 @@ static bool is_known(const struct record *r, const pcre2_code *re, pcre2_match_d
     return !re || pcre2_match(re, (PCRE2_SPTR)r->text, r->n_text, 0, 0, m, NULL) < 0;
 }
 
-static void check_splits(struct splitter *w, const struct record *r, const char *by)
+static void check_splits(struct splitter *w, const struct record *r, int which, const char *by)
 {
     lathe_error e;
+    const uint32_t *end = r->splits[which].end, n = r->splits[which].n;
     splitter_start(w, r->nfc, r->n_nfc);
     for (size_t from, to, i = 0;; i++) {
         CHECK_OK(splitter_next(w, &from, &to, &e), &e);
-        if (from == to && i == r->n_ends)
+        if (from == to && i == n)
             break;
-        if (from == to || i >= r->n_ends || to != at(r->end, i))
-            FAIL("%s: split %zu ends at %zu, expected %u, in %s", by, i, to,
-                 i < r->n_ends ? at(r->end, i) : 0, spell(r->nfc, r->n_nfc));
+        if (from == to || i >= n || to != at(end, i))
+            FAIL("%s: split %zu ends at %zu, expected %u, in %s", by, i, to, i < n ? at(end, i) : 0,
+                 spell(r->nfc, r->n_nfc));
     }
+}
+
+/* A pattern and the walk over its splits. */
+struct pattern {
+    char *text;
+    struct pretokenizer *p;
+    struct splitter w;
+};
+
+static void open_pattern(struct pattern *t, const char *s, size_t n, bool by_regex)
+{
+    lathe_error e;
+    t->text = strndup(s, n);
+    CHECK_OK(pretokenizer_open(&t->p, s, n, by_regex, &e), &e);
+    CHECK_OK(splitter_init(&t->w, t->p, &e), &e);
+}
+
+static void close_pattern(struct pattern *t)
+{
+    splitter_release(&t->w);
+    pretokenizer_close(t->p);
+    free(t->text);
 }
 
 static void check_tokens(const struct tokenizer *t, const struct record *r, int which)
@@ -158,12 +185,16 @@ TEST(tokens_equal_the_public_implementation)
     const char *pattern =
         json_text(&d, json_object_get(json_object_get(split, "pattern"), "Regex"), &n_pattern);
     CHECK(pattern);
-    struct pretokenizer *by_hand, *by_regex;
-    struct splitter hand, regex;
-    CHECK_OK(pretokenizer_open(&by_hand, pattern, n_pattern, false, &e), &e);
-    CHECK_OK(pretokenizer_open(&by_regex, pattern, n_pattern, true, &e), &e);
-    CHECK_OK(splitter_init(&hand, by_hand, &e), &e);
-    CHECK_OK(splitter_init(&regex, by_regex, &e), &e);
+    struct pattern hand, regex, other[16];
+    open_pattern(&hand, pattern, n_pattern, false);
+    open_pattern(&regex, pattern, n_pattern, true);
+    const char *p = data, *end = data + n;
+    uint32_t n_other = number(&p, end);
+    CHECK(n_other > 0 && n_other <= 16);
+    for (uint32_t i = 0; i < n_other; i++) {
+        uint32_t len = number(&p, end);
+        open_pattern(&other[i], bytes(&p, end, len), len, true);
+    }
     int code;
     PCRE2_SIZE where;
     pcre2_code *unassigned = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED,
@@ -173,8 +204,7 @@ TEST(tokens_equal_the_public_implementation)
 
     struct nfc nfc = {0};
     size_t n_checked = 0, n_regex = 0;
-    const char *p = data, *end = data + n;
-    while (p < end) {
+    for (size_t i = 0; p < end; i++) {
         struct record r = next_record(&p, end);
         if (!is_known(&r, NULL, NULL))
             continue;
@@ -182,10 +212,11 @@ TEST(tokens_equal_the_public_implementation)
         CHECK_OK(nfc_apply(&nfc, r.text, r.n_text, &e), &e);
         if (nfc.n != r.n_nfc || memcmp(nfc.s, r.nfc, nfc.n) != 0)
             FAIL("NFC differs: %s", spell(r.text, r.n_text));
-        check_splits(&hand, &r, "by hand");
+        check_splits(&hand.w, &r, 0, "by hand");
         if (is_known(&r, unassigned, match)) {
             n_regex++;
-            check_splits(&regex, &r, "by PCRE2");
+            check_splits(&regex.w, &r, 0, "by PCRE2");
+            check_splits(&other[i % n_other].w, &r, 1, other[i % n_other].text);
         }
         check_tokens(t, &r, 0);
         check_tokens(t, &r, 1);
@@ -195,10 +226,10 @@ TEST(tokens_equal_the_public_implementation)
     nfc_release(&nfc);
     pcre2_match_data_free(match);
     pcre2_code_free(unassigned);
-    splitter_release(&hand);
-    splitter_release(&regex);
-    pretokenizer_close(by_hand);
-    pretokenizer_close(by_regex);
+    close_pattern(&hand);
+    close_pattern(&regex);
+    for (uint32_t i = 0; i < n_other; i++)
+        close_pattern(&other[i]);
     tokenizer_close(t);
     json_release(&d);
     free(data);
