@@ -1,9 +1,10 @@
 #!/bin/sh
 # Runs the test programs named as arguments and adds up their closing lines. A program that dies
-# without one counts as one failure. Prints only failures and skips, then the sum.
+# without one counts as one failure. Prints only failures and skips, then the sum. $RUN goes before
+# each: an emulator.
 passed=0 failed=0 skipped=0
 for t in "$@"; do
-    out=$("$t" 2>&1)
+    out=$($RUN "$t" 2>&1)
     rc=$?
     line=$(printf '%s\n' "$out" | grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' | tail -n 1)
     if [ -z "$line" ]; then

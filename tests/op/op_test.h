@@ -21,9 +21,10 @@ struct op_env {
 /* The reference. */
 struct op_env *op_ref(void);
 /* The CPU backend at every instruction set of this processor, best first, with 1, 2 and 3 threads;
- * *n of them. Valid until the program ends. Under an emulator (LATHE_QUICK set) 1 and 3 threads. */
+ * *n of them; 1 and 3 threads if op_quick. Valid until the program ends. */
 struct op_env *op_envs(int *n);
-/* Should a long table of cases be shortened? LATHE_QUICK. */
+/* Should a long table of cases be shortened? With sanitizers, or where LATHE_QUICK is set, as under an
+ * emulator. */
 bool op_quick(void);
 
 /* Ends a step; fails the test if the step failed. */

@@ -62,7 +62,7 @@ static void check(const struct shape *s, int32_t T, int32_t pos)
                 op_put(&p.in[0], t, i, NAN);
     for (int i = 0; i < 2; i++) {
         p.whole[i] = op_vector(DT_F32, s->head_dim);
-        op_fill_normal(&p.whole[i], &r, 0, 0.3);
+        op_fill_normal(&p.whole[i], &r, 1, 0.3);
     }
     op_rows_check(&p, -1, "T %d at %d, %d/%d heads of %d, rope %d, %s", T, pos, s->heads,
                   s->kv_heads, s->head_dim, s->rope_dims, dtype_name(s->act));
@@ -98,7 +98,7 @@ static void rotate(struct op_env *e, const int32_t pos[3], enum dtype act, struc
     memcpy(u.batch.rope_pos[0], pos, 3 * sizeof *pos);
     op_fill(&qg, 1);
     op_fill(&k, 1);
-    op_fill(&w, 0);
+    op_fill(&w, 1);
     *out = op_tensor(act, 1, 256, 0);
     op_qk_norm_rope(&e->exec, *out, k, qg, w, w, 256, 0, &u.rope, &u.batch.b);
     op_check_ok(e);
