@@ -29,7 +29,7 @@ static void check(const struct tokenizer *t, const char *s, size_t n, uint8_t fl
 {
     lathe_tokens k;
     lathe_error e;
-    unsigned char *trusted = malloc(n + 1);
+    unsigned char *trusted = calloc(n + 1, 1);
     if (!trusted)
         return;
     for (size_t i = 0; i < n; i++)
