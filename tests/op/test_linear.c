@@ -1,0 +1,358 @@
+#include "op_test.h"
+
+#include "tensor/number.h"
+
+/* A weight of random code words, every one of them but NaN and infinity, at any alignment: its planes
+ * begin `offset` bytes into blocks that end where they end, so that a sanitizer sees reads beyond. */
+struct random_weight {
+    struct weight w;
+    unsigned char *codes, *scales;
+};
+
+static float random_scale(struct rng *r)
+{
+    return (float)(0.5 + rng_unit(r)) * 0x1p-7f;
+}
+
+static void fill_codes(void *p, enum dtype dtype, size_t n, struct rng *r)
+{
+    uint8_t *b = p;
+    for (size_t i = 0; i < n; i++) {
+        float f = (float)rng_normal(r);
+        uint64_t u = rng_u64(r);
+        if (dtype == DT_U8)
+            b[i] = (uint8_t)u;
+        else if (dtype == DT_F8_E4M3)
+            b[i] = (u & 0x7F) == 0x7F ? 0 : (uint8_t)u;
+        else
+            from_f32(b + i * dtype_size(dtype), dtype, &f, 1);
+    }
+}
+
+static struct random_weight random_weight(enum weight_format_id format, int64_t rows, int64_t cols,
+                                          enum dtype scales, size_t offset, struct rng *r)
+{
+    struct random_weight x = {0};
+    lathe_error err;
+    CHECK_OK(weight_formats[format].layout(&x.w, rows, cols, scales, &err), &err);
+    size_t n = (size_t)tensor_elements(&x.w.codes);
+    x.codes = malloc(offset + n * dtype_size(x.w.codes.dtype));
+    CHECK(x.codes);
+    x.w.codes.data = x.codes + offset;
+    fill_codes(x.w.codes.data, x.w.codes.dtype, n, r);
+    if (x.w.scales.n_dims) {
+        n = (size_t)tensor_elements(&x.w.scales);
+        size_t size = dtype_size(x.w.scales.dtype);
+        x.scales = malloc(offset + n * size);
+        CHECK(x.scales);
+        x.w.scales.data = x.scales + offset;
+        if (format == WF_NVFP4)
+            fill_codes(x.w.scales.data, DT_F8_E4M3, n, r);
+        else
+            for (size_t i = 0; i < n; i++) {
+                float s = random_scale(r);
+                from_f32(x.scales + offset + i * size, x.w.scales.dtype, &s, 1);
+            }
+    }
+    if (format == WF_FP8_TENSOR || format == WF_NVFP4)
+        x.w.global = random_scale(r);
+    return x;
+}
+
+static void release(struct random_weight *x)
+{
+    free(x->codes);
+    free(x->scales);
+}
+
+/* What rounding may cost, from the largest norms of weight and activation rows. */
+static struct op_tol tolerance(const struct weight *w, const struct tensor *in, enum dtype out)
+{
+    double most[2] = {0, 0};
+    float *row = malloc((size_t)w->cols * sizeof *row);
+    CHECK(row);
+    for (int64_t i = 0; i < w->rows; i++) {
+        double sum = 0;
+        weight_formats[w->format].unpack(row, w, i, 0, w->cols);
+        for (int64_t c = 0; c < w->cols; c++)
+            sum += (double)row[c] * (double)row[c];
+        most[0] = fmax(most[0], sum);
+    }
+    for (int64_t t = 0; t < in->dim[0]; t++) {
+        double sum = 0;
+        for (int64_t c = 0; c < w->cols; c++)
+            sum += op_at(in, t, c) * op_at(in, t, c);
+        most[1] = fmax(most[1], sum);
+    }
+    free(row);
+    struct op_tol tol = out == DT_BF16 ? TOL_LINEAR_BF16 : TOL_LINEAR_F32;
+    tol.floor *= sqrt(most[0] * most[1] / (double)w->cols);
+    return tol;
+}
+
+struct linear_arg {
+    const struct weight *w;
+    bool add;
+};
+
+static void run(struct exec *x, const struct op_rows *p, const struct tensor *in,
+                const struct tensor *out, int64_t first, int64_t n)
+{
+    const struct linear_arg *a = p->arg;
+    (void)first, (void)n;
+    if (a->add)
+        op_linear_add(x, out[0], in[0], a->w);
+    else
+        op_linear(x, out[0], in[0], a->w);
+}
+
+static void check(enum weight_format_id format, enum dtype act, enum dtype out, bool add, int64_t T,
+                  int64_t rows, int64_t cols)
+{
+    struct rng r = {(uint64_t)(T * 7919 + rows * 31 + cols + format)};
+    enum dtype scales = rows % 2 ? DT_F32 : DT_BF16;
+    struct random_weight x =
+        random_weight(format, rows, cols, scales, (size_t)(1 + rng_below(&r, 63)), &r);
+    struct linear_arg arg = {&x.w, add};
+    int64_t gap = rng_below(&r, 9);
+    struct op_rows p = {
+        .T = T,
+        .in = {op_tensor(act, T, cols, gap)},
+        .out = {op_tensor(out, T, rows, 0)},
+        .n_in = 1,
+        .n_out = 1,
+        .run = run,
+        .arg = &arg,
+    };
+    op_fill_normal(&p.in[0], &r, 0, 1);
+    op_fill_normal(&p.out[0], &r, 0, 3);
+    p.tol = tolerance(&x.w, &p.in[0], out);
+    op_rows_check(&p, -1, "%s [%lld, %lld], T %lld, %s to %s%s, gap %lld",
+                  weight_formats[format].name, (long long)rows, (long long)cols, (long long)T,
+                  dtype_name(act), dtype_name(out), add ? ", add" : "", (long long)gap);
+    release(&x);
+}
+
+/* Below, at and above every tile of rows, of columns and of activation rows. */
+static const struct {
+    int64_t T, rows, cols;
+} shapes[] = {
+    {1, 1, 16},    {2, 3, 48},   {3, 5, 320},  {4, 31, 256}, {5, 32, 272},  {6, 33, 512},
+    {7, 48, 1088}, {8, 9, 1040}, {9, 4, 2064}, {15, 7, 528}, {16, 257, 64}, {17, 6, 5120},
+    {33, 130, 80}, {64, 3, 320}, {100, 2, 48}, {129, 5, 32}, {1, 3, 17408}, {2, 2, 8208},
+};
+
+static void check_format(enum weight_format_id format)
+{
+    int n = (int)(sizeof shapes / sizeof shapes[0]);
+    for (int i = 0; i < n; i++) {
+        if (op_quick() && i % 3 != (int)format % 3)
+            continue;
+        int64_t T = shapes[i].T, rows = shapes[i].rows, cols = shapes[i].cols;
+        check(format, DT_BF16, DT_BF16, i % 2 == 0, T, rows, cols);
+        check(format, DT_BF16, DT_F32, false, T, rows, cols);
+        check(format, DT_F32, DT_F32, i % 2 == 1, T, rows, cols);
+    }
+}
+
+TEST(f32)
+{
+    check_format(WF_F32);
+}
+
+TEST(bf16)
+{
+    check_format(WF_BF16);
+    check(WF_BF16, DT_BF16, DT_F32, false, 3, 5, 37); /* columns need no multiple here */
+    check(WF_F32, DT_F32, DT_F32, false, 3, 5, 7);
+}
+
+TEST(f16)
+{
+    check_format(WF_F16);
+}
+
+TEST(fp8_tensor)
+{
+    check_format(WF_FP8_TENSOR);
+    check(WF_FP8_TENSOR, DT_BF16, DT_F32, false, 2, 3, 301);
+}
+
+TEST(fp8_row)
+{
+    check_format(WF_FP8_ROW);
+}
+
+TEST(fp8_block)
+{
+    check_format(WF_FP8_BLOCK);
+    check(WF_FP8_BLOCK, DT_BF16, DT_F32, false, 2, 300, 392);
+    check(WF_FP8_BLOCK, DT_F32, DT_F32, false, 9, 300, 392);
+}
+
+TEST(nvfp4)
+{
+    check_format(WF_NVFP4);
+}
+
+/* The same bits for a row whatever number of rows it is computed with, and wherever it stands. */
+TEST(any_number_of_rows)
+{
+    enum { MOST = 131 };
+    static const int64_t cols[] = {1088, 5120};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {5};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int k = 0; k < (op_quick() ? 1 : 4); k++) {
+            enum dtype act = k / 2 ? DT_F32 : DT_BF16;
+            struct random_weight x =
+                random_weight((enum weight_format_id)f, 37, cols[k % 2], DT_F32, 2, &r);
+            struct tensor in = op_tensor(act, MOST, cols[k % 2], 3);
+            op_fill_normal(&in, &r, 0, 1);
+            struct tensor all = op_tensor(DT_F32, MOST, 37, 0);
+            for (int i = 0; i < n_envs; i++) {
+                if (i == 0 || strcmp(env[i].isa, env[i - 1].isa) != 0) {
+                    op_linear(&env[i].exec, all, in, &x.w);
+                    op_check_ok(&env[i]);
+                }
+                for (int64_t T = 1, first = 0; T < MOST; T += T < 18 ? 1 : 37, first += 5) {
+                    if (first + T > MOST)
+                        first = 0;
+                    int mark = op_mark();
+                    struct tensor y = op_tensor(DT_F32, T, 37, 1);
+                    op_case("%s, %s, %s, rows %lld..%lld", env[i].name, weight_formats[f].name,
+                            dtype_name(act), (long long)first, (long long)(first + T - 1));
+                    op_linear(&env[i].exec, y, tensor_rows(in, first, T), &x.w);
+                    op_check_ok(&env[i]);
+                    struct tensor want = tensor_rows(all, first, T);
+                    op_check_same("y", &y, &want);
+                    op_release(mark);
+                }
+            }
+            op_done();
+            release(&x);
+        }
+}
+
+/* Activation rows with a single 1 pick weights out: every code at every place, decoded exactly. */
+TEST(every_code)
+{
+    enum { ROWS = 256, COLS = 272 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {6};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int i = 0; i < n_envs; i++) {
+            if (i > 0 && strcmp(env[i].isa, env[i - 1].isa) == 0)
+                continue;
+            struct random_weight x =
+                random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+            if (x.w.codes.dtype == DT_U8 || x.w.codes.dtype == DT_F8_E4M3)
+                for (int64_t row = 0; row < ROWS; row++)
+                    for (int64_t c = 0; c < x.w.codes.dim[1]; c++) {
+                        uint8_t code = (uint8_t)(row + c);
+                        x.codes[row * x.w.codes.stride + c] =
+                            x.w.codes.dtype == DT_F8_E4M3 && (code & 0x7F) == 0x7F ? 1 : code;
+                    }
+            if (f == WF_NVFP4) {
+                x.w.global = 0x1p-5f; /* the order of the two scales then does not matter */
+                for (int64_t k = 0; k < ROWS * COLS / 16; k++)
+                    x.scales[k] = (uint8_t)((k & 0x7F) == 0x7F ? 0 : k);
+            }
+            struct tensor in = op_tensor(DT_BF16, COLS, COLS, 0);
+            struct tensor y = op_tensor(DT_F32, COLS, ROWS, 0);
+            for (int64_t t = 0; t < COLS; t++)
+                for (int64_t c = 0; c < COLS; c++)
+                    op_put(&in, t, c, t == c);
+            op_case("%s, %s", env[i].name, weight_formats[f].name);
+            op_linear(&env[i].exec, y, in, &x.w);
+            op_check_ok(&env[i]);
+            float want[COLS];
+            for (int64_t row = 0; row < ROWS; row++) {
+                weight_formats[f].unpack(want, &x.w, row, 0, COLS);
+                for (int64_t t = 0; t < COLS; t++)
+                    if (op_at(&y, t, row) != (double)want[t])
+                        OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t,
+                                op_at(&y, t, row), (double)want[t]);
+            }
+            op_done();
+            release(&x);
+        }
+}
+
+/* A NaN among codes or scales makes its row NaN, for every activation row, and no other. */
+TEST(nan_weights)
+{
+    enum { ROWS = 70, COLS = 528, BAD = 35 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {7};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int in_scale = 0; in_scale < 2; in_scale++)
+            for (int sign = 0; sign < 2; sign++) {
+                struct random_weight x =
+                    random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+                float nan = sign ? -NAN : NAN;
+                int64_t first = BAD, last = BAD;
+                if (in_scale && f == WF_NVFP4) {
+                    x.scales[BAD * x.w.scales.stride + 31] = sign ? 0xFF : 0x7F;
+                } else if (in_scale && f == WF_FP8_ROW) {
+                    from_f32(x.scales + BAD * sizeof(float), DT_F32, &nan, 1);
+                } else if (in_scale && f == WF_FP8_BLOCK) {
+                    from_f32(x.scales + 4 * sizeof(float), DT_F32, &nan, 1);
+                    first = 0, last = ROWS - 1; /* all rows are of the first block */
+                } else if (!in_scale && f != WF_NVFP4) {
+                    size_t size = dtype_size(x.w.codes.dtype);
+                    uint8_t *p = x.codes + (size_t)(BAD * x.w.codes.stride + 300) * size;
+                    if (size == 1)
+                        *p = sign ? 0xFF : 0x7F;
+                    else
+                        from_f32(p, x.w.codes.dtype, &nan, 1);
+                } else {
+                    release(&x);
+                    continue;
+                }
+                for (int i = 0; i < n_envs; i++)
+                    for (int64_t T = 1; T < 20; T += 6) {
+                        int mark = op_mark();
+                        enum dtype act = i % 2 ? DT_BF16 : DT_F32;
+                        struct tensor in = op_tensor(act, T, COLS, 0);
+                        struct tensor y = op_tensor(act, T, ROWS, 0);
+                        op_fill_normal(&in, &r, 0, 1);
+                        op_case("%s, %s, T %lld, NaN in a %s", env[i].name, weight_formats[f].name,
+                                (long long)T, in_scale ? "scale" : "code");
+                        op_linear(&env[i].exec, y, in, &x.w);
+                        op_check_ok(&env[i]);
+                        for (int64_t t = 0; t < T; t++)
+                            for (int64_t row = 0; row < ROWS; row++)
+                                if (isnan(op_at(&y, t, row)) != (row >= first && row <= last))
+                                    OP_FAIL("y[%lld, %lld] is %g", (long long)t, (long long)row,
+                                            op_at(&y, t, row));
+                        op_release(mark);
+                    }
+                op_done();
+                release(&x);
+            }
+}
+
+TEST(refuses_contradictions)
+{
+    int n_envs;
+    struct op_env *e = op_envs(&n_envs);
+    struct rng r = {8};
+    struct random_weight x = random_weight(WF_BF16, 32, 64, DT_F32, 0, &r);
+    struct tensor in = op_tensor(DT_BF16, 2, 64, 0), y = op_tensor(DT_BF16, 2, 32, 0);
+    op_linear(&e->exec, op_tensor(DT_BF16, 2, 33, 0), in, &x.w);
+    op_check_failed(e, LATHE_E_ARGUMENT, "linear");
+    op_linear(&e->exec, y, op_tensor(DT_BF16, 2, 63, 0), &x.w);
+    op_check_failed(e, LATHE_E_ARGUMENT, "linear");
+    op_linear(&e->exec, y, op_tensor(DT_BF16, 3, 64, 0), &x.w);
+    op_check_failed(e, LATHE_E_ARGUMENT, "linear");
+    op_linear(&e->exec, y, op_tensor(DT_F32, 2, 64, 0), &x.w);
+    op_check_failed(e, LATHE_E_ARGUMENT, "linear");
+    op_linear_add(&e->exec, op_tensor(DT_F32, 2, 32, 0), in, &x.w);
+    op_check_failed(e, LATHE_E_ARGUMENT, "linear");
+    op_done();
+    release(&x);
+}
