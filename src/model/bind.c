@@ -26,8 +26,8 @@ static void bind_attention(struct binder *b, struct attn_layer *w, const char *l
     struct part parts[] = {
         {&w->q_proj, "q_proj", 2 * q}, {&w->k_proj, "k_proj", kv}, {&w->v_proj, "v_proj", kv}};
     bind_parts(b, parts, 3, base, "qkv_proj", d->hidden);
-    bind_vector(b, &w->q_norm, base, "q_norm.weight", d->head_dim, 0);
-    bind_vector(b, &w->k_norm, base, "k_norm.weight", d->head_dim, 0);
+    bind_norm(b, &w->q_norm, base, "q_norm.weight", d->head_dim);
+    bind_norm(b, &w->k_norm, base, "k_norm.weight", d->head_dim);
     (void)snprintf(proj, sizeof proj, "%s.o_proj", base);
     bind_matrix(b, &w->o_proj, proj, d->hidden, q);
     /* Scales of an FP8 cache; the cache is wider than that. */
@@ -67,9 +67,8 @@ static void bind_layer(struct binder *b, struct layer *l, const char *name, bool
 {
     const struct dims *d = &b->m->dims;
     l->is_full_attention = is_full_attention;
-    bind_vector(b, &l->input_layernorm, name, "input_layernorm.weight", d->hidden, 0);
-    bind_vector(b, &l->post_attention_layernorm, name, "post_attention_layernorm.weight", d->hidden,
-                0);
+    bind_norm(b, &l->input_layernorm, name, "input_layernorm.weight", d->hidden);
+    bind_norm(b, &l->post_attention_layernorm, name, "post_attention_layernorm.weight", d->hidden);
     if (is_full_attention)
         bind_attention(b, &l->attn, name);
     else
@@ -82,7 +81,7 @@ static void bind_text(struct binder *b)
     struct model *m = b->m;
     struct dims *d = &m->dims;
     bind_matrix(b, &m->embed_tokens, "embed_tokens", d->vocab, d->hidden);
-    bind_vector(b, &m->norm, "norm.weight", NULL, d->hidden, 0);
+    bind_norm(b, &m->norm, "norm.weight", NULL, d->hidden);
     for (int32_t i = 0; i < d->n_layers; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "layers.%d", i);
@@ -115,10 +114,9 @@ static void bind_mtp(struct binder *b)
     if (!d->has_mtp)
         return;
     bind_matrix(b, &w->fc, "mtp.fc", d->hidden, 2 * (int64_t)d->hidden);
-    bind_vector(b, &w->pre_fc_norm_embedding, "mtp.pre_fc_norm_embedding.weight", NULL, d->hidden,
-                0);
-    bind_vector(b, &w->pre_fc_norm_hidden, "mtp.pre_fc_norm_hidden.weight", NULL, d->hidden, 0);
-    bind_vector(b, &w->norm, "mtp.norm.weight", NULL, d->hidden, 0);
+    bind_norm(b, &w->pre_fc_norm_embedding, "mtp.pre_fc_norm_embedding.weight", NULL, d->hidden);
+    bind_norm(b, &w->pre_fc_norm_hidden, "mtp.pre_fc_norm_hidden.weight", NULL, d->hidden);
+    bind_norm(b, &w->norm, "mtp.norm.weight", NULL, d->hidden);
     bind_layer(b, &w->layer, "mtp.layers.0", true);
 }
 

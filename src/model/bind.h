@@ -76,5 +76,8 @@ void bind_parts(struct binder *b, const struct part *parts, int32_t n, const cha
  * 1 in between is allowed in the file (conv1d). */
 void bind_vector(struct binder *b, struct tensor *out, const char *base, const char *suffix,
                  int64_t dim0, int64_t dim1);
+/* The same for the factors of a norm that checkpoints store zero-centred: 1 + what is stored. */
+void bind_norm(struct binder *b, struct tensor *out, const char *base, const char *suffix,
+               int64_t n);
 
 #endif

@@ -1,5 +1,6 @@
 /* The model: its sizes, and its tensors by role. Names are the checkpoint's. Sizes of the 27B are
- * given as examples. */
+ * given as examples. Norms are what is multiplied: 1 + w where the checkpoint stores w zero-centred (all
+ * but the gated norm of linear_attn). */
 #ifndef LATHE_MODEL_MODEL_H
 #define LATHE_MODEL_MODEL_H
 
@@ -52,7 +53,7 @@ struct attn_layer {
         q_proj; /* [n_heads * 2 * head_dim, hidden]: per head query rows, then gate rows */
     struct weight k_proj, v_proj; /* [n_kv_heads * head_dim, hidden] */
     struct weight o_proj;         /* [hidden, n_heads * head_dim] */
-    struct tensor q_norm, k_norm; /* F32 [head_dim], zero-centred */
+    struct tensor q_norm, k_norm; /* F32 [head_dim] */
 };
 
 struct gdn_layer {
@@ -61,13 +62,13 @@ struct gdn_layer {
     struct weight in_proj_a, in_proj_b; /* [n_v_heads, hidden] */
     struct tensor conv1d;               /* F32 [conv_dim, conv_taps] */
     struct tensor A_log, dt_bias;       /* F32 [n_v_heads] */
-    struct tensor norm;                 /* F32 [dv], plain (not zero-centred) */
+    struct tensor norm;                 /* F32 [dv] */
     struct weight out_proj;             /* [hidden, v_dim] */
 };
 
 struct layer {
     bool is_full_attention;
-    struct tensor input_layernorm, post_attention_layernorm; /* F32 [hidden], zero-centred */
+    struct tensor input_layernorm, post_attention_layernorm; /* F32 [hidden] */
     union {
         struct attn_layer attn;
         struct gdn_layer gdn;
@@ -94,7 +95,7 @@ struct model {
     struct arena arena;         /* owned: the small vectors expanded to F32, and names */
     struct weight embed_tokens; /* [vocab, hidden] */
     struct weight lm_head;      /* the same matrix where tied */
-    struct tensor norm;         /* F32 [hidden], zero-centred */
+    struct tensor norm;         /* F32 [hidden] */
     struct layer *layers;       /* [n_layers] */
     struct mtp_head mtp;        /* meaningful if dims.has_mtp */
     struct module *modules;     /* [n_modules], file order */

@@ -363,3 +363,12 @@ void bind_vector(struct binder *b, struct tensor *out, const char *base, const c
             return;
         }
 }
+
+void bind_norm(struct binder *b, struct tensor *out, const char *base, const char *suffix,
+               int64_t n)
+{
+    bind_vector(b, out, base, suffix, n, 0);
+    float *w = out->data;
+    for (int64_t i = 0; w && i < n; i++)
+        w[i] = 1 + w[i];
+}

@@ -26,9 +26,9 @@ enum {
 /* y[t,:] = table[token[t],:].  y [T, hidden] act; table any format; tokens in [0, table.rows). */
 void op_embed(struct exec *x, struct tensor y, const struct weight *table, const int32_t *token);
 
-/* y[t,:] = x[t,:] * rsqrt(mean_i(x[t,i]^2) + eps) * (1 + w[:])
- *   y, in [T, n] act, may be the same tensor;  w [n] F32, zero-centred as in the checkpoint.
- *   From Qwen3_5RMSNorm. */
+/* y[t,:] = x[t,:] * rsqrt(mean_i(x[t,i]^2) + eps) * w[:]
+ *   y, in [T, n] act, may be the same tensor;  w [n] F32: for the target's norms, which checkpoints store
+ *   zero-centred, 1 + what is stored. From Qwen3_5RMSNorm. */
 void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor w, float eps);
 
 /* y[t,r] = sum_c W[r,c] * in[t,c]
@@ -53,7 +53,8 @@ struct rope {
 
 /* Per head: normalise as op_rmsnorm over head_dim, then rotate.
  *   q [T, n_heads * head_dim] act: from qg [T, n_heads * 2 * head_dim] act, the first head_dim of each
- *     head's 2 * head_dim (the rest is the output gate, not touched)
+ *     head's 2 * head_dim (the rest is the output gate, not touched); or from qg [T, n_heads * head_dim],
+ *     which may be q itself. No heads at all are allowed: then only k is worked on
  *   k [T, n_kv_heads * head_dim] act, in place
  *   angle a_i = rope_pos[t][axis[i]] * inv_freq[i] in F32; sin and cos in F32.
  *   From Qwen3_5Attention. */

@@ -6,9 +6,10 @@ void op_qk_norm_rope(struct exec *x, struct tensor q, struct tensor k, struct te
 {
     OP_BEGIN(x);
     OP_REQUIRE(x, "qk_norm_rope", head_dim >= 1 && head_dim <= OP_MAX_HEAD);
-    OP_REQUIRE(x, "qk_norm_rope", is_act(q.dtype) && q.dim[1] % head_dim == 0 && q.dim[1] > 0);
+    OP_REQUIRE(x, "qk_norm_rope", is_act(q.dtype) && q.dim[1] % head_dim == 0);
     OP_REQUIRE(x, "qk_norm_rope", is_matrix(&q, q.dtype, b->n_rows, q.dim[1]));
-    OP_REQUIRE(x, "qk_norm_rope", is_matrix(&qg, q.dtype, b->n_rows, 2 * q.dim[1]));
+    OP_REQUIRE(x, "qk_norm_rope", is_matrix(&qg, q.dtype, b->n_rows, qg.dim[1]));
+    OP_REQUIRE(x, "qk_norm_rope", qg.dim[1] == q.dim[1] || qg.dim[1] == 2 * q.dim[1]);
     OP_REQUIRE(x, "qk_norm_rope", is_matrix(&k, q.dtype, b->n_rows, k.dim[1]));
     OP_REQUIRE(x, "qk_norm_rope", k.dim[1] % head_dim == 0 && k.dim[1] > 0);
     OP_REQUIRE(x, "qk_norm_rope", is_vector(&q_norm, DT_F32, head_dim));

@@ -16,7 +16,7 @@ static void check(int64_t T, int64_t n, int64_t gap, enum dtype act, double scal
     p.whole[0] = op_vector(DT_F32, n);
     p.out[0] = op_tensor(act, T, n, gap);
     op_fill_normal(&p.in[0], &r, 0, scale);
-    op_fill_normal(&p.whole[0], &r, 0, 0.3);
+    op_fill_normal(&p.whole[0], &r, 1, 0.3);
     op_rows_check(&p, 0, "T %lld, n %lld, gap %lld, %s, scale %g", (long long)T, (long long)n,
                   (long long)gap, dtype_name(act), scale);
 }
@@ -45,14 +45,14 @@ TEST(rmsnorm_extremes)
 }
 
 /* With w = 0 the norm has root mean square 1, and the sign stays. */
-TEST(rmsnorm_of_zero_weight)
+TEST(rmsnorm_of_unit_weight)
 {
     struct op_env *ref = op_ref();
     struct tensor in = op_tensor(DT_F32, 1, 2, 0), w = op_vector(DT_F32, 2);
     struct tensor y = op_tensor(DT_F32, 1, 2, 0);
     op_put(&in, 0, 0, 3);
     op_put(&in, 0, 1, -4);
-    op_fill(&w, 0);
+    op_fill(&w, 1);
     op_rmsnorm(&ref->exec, y, in, w, 0);
     op_check_ok(ref);
     CHECK(fabs(op_at(&y, 0, 0) - 3 / sqrt(12.5)) < 1e-6);

@@ -67,8 +67,7 @@ INLINE void rmsnorm_act(void *y, enum dtype to, const void *x, const float *w, i
     vf scale = v_set(rms_scale(x, n, eps, act));
     for (int64_t i = 0; i < n; i += LANES) {
         int64_t m = v_left(n, i);
-        vf factor = v_set(1) + v_get(w, i, m, DT_F32);
-        v_put(y, i, m, to, v_get(x, i, m, act) * scale * factor);
+        v_put(y, i, m, to, v_get(x, i, m, act) * scale * v_get(w, i, m, DT_F32));
     }
 }
 

@@ -14,7 +14,7 @@ static void norm_rope(const struct qk_norm_rope_args *a, const struct tensor *ou
     }
     double scale = 1 / sqrt(sum / (double)n + (double)a->eps);
     for (int64_t i = 0; i < n; i++)
-        x[i] *= scale * (1 + get(w, 0, i));
+        x[i] *= scale * get(w, 0, i);
     for (int64_t i = 0; i < half; i++) {
         float angle = (float)a->b->rope_pos[t][rope->axis[i]] * rope->inv_freq[i];
         double c = cos(angle) * (double)rope->scale, s = sin(angle) * (double)rope->scale;
@@ -29,10 +29,10 @@ static void norm_rope(const struct qk_norm_rope_args *a, const struct tensor *ou
 lathe_status ref_qk_norm_rope(void *stream, const struct qk_norm_rope_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    int64_t d = a->head_dim;
+    int64_t d = a->head_dim, n = a->q.dim[1] / d;
     for (int64_t t = 0; t < a->q.dim[0]; t++) {
-        for (int64_t h = 0; h < a->q.dim[1] / d; h++)
-            norm_rope(a, &a->q, h * d, &a->qg, h * 2 * d, &a->q_norm, t);
+        for (int64_t h = 0; h < n; h++)
+            norm_rope(a, &a->q, h * d, &a->qg, h * (a->qg.dim[1] / n), &a->q_norm, t);
         for (int64_t h = 0; h < a->k.dim[1] / d; h++)
             norm_rope(a, &a->k, h * d, &a->k, h * d, &a->k_norm, t);
     }

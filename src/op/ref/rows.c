@@ -28,7 +28,7 @@ lathe_status ref_rmsnorm(void *stream, const struct rmsnorm_args *a, lathe_error
             sum += get(&a->in, t, i) * get(&a->in, t, i);
         double scale = 1 / sqrt(sum / (double)n + (double)a->eps);
         for (int64_t i = 0; i < n; i++)
-            put(&a->y, t, i, get(&a->in, t, i) * scale * (1 + get(&a->w, 0, i)));
+            put(&a->y, t, i, get(&a->in, t, i) * scale * get(&a->w, 0, i));
     }
     return LATHE_OK;
 }
