@@ -43,8 +43,8 @@ static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *
  *   h   [T, hidden] act
  *   kv  pages of this layer; the rows' keys and values are appended before any row attends
  * From Qwen3_5Attention in transformers. */
-static void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
-                       const struct batch *b, const struct kv_pages *kv, const struct rope *rope)
+void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
+                const struct batch *b, const struct kv_pages *kv, const struct rope *rope)
 {
     const struct attn_layer *w = &l->attn;
     int64_t T = b->n_rows, q_dim = (int64_t)d->n_heads * d->head_dim;
@@ -70,7 +70,7 @@ static void attn_mixer(struct exec *x, const struct dims *d, const struct layer 
 }
 
 /* h += down_proj(silu(gate_proj(norm(h))) * up_proj(norm(h))) */
-static void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h)
+void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h)
 {
     int64_t T = h.dim[0];
     size_t mark = exec_push(x);

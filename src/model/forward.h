@@ -59,6 +59,12 @@ void forward_commit(struct exec *x, const struct model *m, struct state *s,
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,
                     struct tensor hidden, const int32_t *row);
 
+/* The parts of a full-attention layer, for heads and drafters that have one: each adds to h [T, hidden]
+ * act. `kv` are the layer's own pages. */
+void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
+                const struct batch *b, const struct kv_pages *kv, const struct rope *rope);
+void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h);
+
 /* Which position axis each rotary frequency follows: the interleaved map of mrope sections
  * [time, height, width]; all time where the sections are zero. */
 void rope_axes(uint8_t *axis, int32_t n_pairs, const int32_t section[3]);
