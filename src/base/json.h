@@ -2,6 +2,8 @@
  * and carries around jansson what it cannot hold. Documented limits of jansson 2.14: it refuses lone
  * surrogate escapes, integers beyond int64, a byte order mark and U+0000 in keys; the scan replaces a
  * lone surrogate by U+FFFD, skips the mark, and moves big integers and long strings to a side table.
+ * In the tree a short reference stands for those, so strings are read with json_text, not with
+ * json_string_value, wherever they may be longer than 4 KiB or come from outside.
  * Numbers keep their kind: 5 and 5.0 stay distinct. Duplicate keys: the last value at the first
  * place. Key order is kept. */
 #ifndef LATHE_BASE_JSON_H
@@ -19,7 +21,7 @@ struct json_limits {
     int32_t depth;  /* of nesting */
 };
 extern const struct json_limits json_limits_request; /* 64 MiB, 32 MiB, 1,000,000, 128 */
-extern const struct json_limits json_limits_model;   /* model files: 128 MiB, 32 MiB, 4,000,000, 64 */
+extern const struct json_limits json_limits_model; /* model files: 128 MiB, 32 MiB, 4,000,000, 64 */
 
 struct json_side;
 struct json_doc {
@@ -29,8 +31,8 @@ struct json_doc {
 
 /* Parses n bytes, blanks around one value allowed. Messages name byte offset, line and column.
  * *d is released by json_release also after a failure (it is then empty). */
-lathe_status json_read(struct json_doc *d, const char *s, size_t n, const struct json_limits *limits,
-                       lathe_error *err);
+lathe_status json_read(struct json_doc *d, const char *s, size_t n,
+                       const struct json_limits *limits, lathe_error *err);
 /* The same for a file; messages name the path. */
 lathe_status json_read_file(struct json_doc *d, const char *path, const struct json_limits *limits,
                             lathe_error *err);
