@@ -132,7 +132,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < RUNS; k++) {
             lathe_usage u = run(e, token, n, o.n_decode);
             prefill = u.prefill_ms < prefill ? u.prefill_ms : prefill;
-            double ms = u.decode_ms / u.rounds;
+            double ms = u.decode_ms / u.spec.rounds;
             decode = ms < decode ? ms : decode;
         }
         double bytes = (double)info.bytes_per_token + (double)plan.kv_per_token * n +

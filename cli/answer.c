@@ -245,20 +245,44 @@ static int32_t tokens_of_rounds(const lathe_usage *u)
     return u->completion_tokens > 0 ? u->completion_tokens - 1 : 0;
 }
 
+static void print_counts(FILE *out, const char *name, const int32_t *count, int32_t n)
+{
+    fprintf(out, ", \"%s\": [", name);
+    for (int32_t i = 0; i < n; i++)
+        fprintf(out, "%s%d", i ? ", " : "", (int)count[i]);
+    fputc(']', out);
+}
+
+/* Positions that were drafted at in any round. */
+static int32_t deepest(const lathe_spec_stats *s)
+{
+    int32_t n = 0;
+    while (n < LATHE_MAX_DRAFT && s->drafted_at[n] > 0)
+        n++;
+    return n;
+}
+
 void answer_stats_json(const struct answer *a, double load_ms, FILE *out)
 {
     const lathe_usage *u = &a->usage;
+    const lathe_spec_stats *s = &u->spec;
     int32_t computed = u->prompt_tokens - u->cached_tokens, decoded = tokens_of_rounds(u);
+    int32_t depth = deepest(s);
     fprintf(out,
             "{\"prompt_tokens\": %d, \"cached_tokens\": %d, \"load_ms\": %.1f, \"queue_ms\": %.1f, "
             "\"prefill_ms\": %.1f, \"prefill_per_s\": %.1f, \"decode_tokens\": %d, "
             "\"reasoning_tokens\": %d, \"decode_ms\": %.1f, \"decode_per_s\": %.1f, "
-            "\"rounds\": %d, \"tokens_per_round\": %.3f, \"accepted\": %d, \"finish\": \"%s\"}\n",
+            "\"rounds\": %d, \"tokens_per_round\": %.3f, \"drafted\": %d, \"accepted\": %d",
             (int)u->prompt_tokens, (int)u->cached_tokens, load_ms, u->queue_ms, u->prefill_ms,
             rate(computed, u->prefill_ms), (int)u->completion_tokens, (int)u->reasoning_tokens,
-            u->decode_ms, rate(decoded, u->decode_ms), (int)u->rounds,
-            u->rounds ? (double)decoded / u->rounds : 0.0,
-            decoded > u->rounds ? (int)(decoded - u->rounds) : 0, lathe_finish_name(a->finish));
+            u->decode_ms, rate(decoded, u->decode_ms), (int)s->rounds,
+            s->rounds ? (double)decoded / s->rounds : 0.0, (int)s->drafted, (int)s->accepted);
+    print_counts(out, "accepted_histogram", s->histogram, depth + 1);
+    print_counts(out, "drafted_at", s->drafted_at, depth);
+    print_counts(out, "accepted_at", s->accepted_at, depth);
+    fprintf(out,
+            ", \"draft_ms\": %.1f, \"verify_ms\": %.1f, \"commit_ms\": %.1f, \"finish\": \"%s\"}\n",
+            s->draft_ms, s->verify_ms, s->commit_ms, lathe_finish_name(a->finish));
 }
 
 void answer_stats_text(const struct answer *a, FILE *out)

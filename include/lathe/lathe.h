@@ -171,6 +171,15 @@ typedef struct lathe_engine_options {
     lathe_dtype kv;          /* of the KV cache */
     lathe_dtype activations; /* between operators */
     int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
+    /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it
+     * would be without. */
+    const char *spec;      /* "none", "mtp", "dflash2", "ngram", or "auto" (NULL too): a block drafter beside
+                              the model, else the model's own MTP head, each with n-gram lookup */
+    const char *draft_dir; /* the drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory */
+    int32_t draft_k;       /* most drafts a round; 0: what suits the drafter. Clipped to what it can give */
+    bool fixed_k;          /* always draft_k drafts; else their number follows cost and acceptance */
+    bool rejection;        /* sampled requests accept by rejection sampling: the same law, but other
+                              tokens for the same seed than without speculation; K is then fixed */
     const char *isa;         /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
                                 NULL: the best the processor has */
     lathe_progress_fn progress; /* loading; may be NULL */
@@ -183,6 +192,7 @@ typedef struct lathe_memory_plan { /* bytes */
     uint64_t kv_per_token;  /* of one slot */
     uint64_t kv;            /* all slots, full context */
     uint64_t recurrent;     /* GDN matrices and convolution tails, all slots */
+    uint64_t drafter;       /* its weights and contexts, and the record of verify steps */
     uint64_t workspace;     /* of one step */
     uint64_t total;
     int32_t n_ctx, n_slots;
@@ -199,6 +209,8 @@ void lathe_engine_close(lathe_engine *engine);
 const lathe_text *lathe_engine_text(const lathe_engine *engine);
 void lathe_engine_info(const lathe_engine *engine, lathe_model_info *out);
 void lathe_engine_plan(const lathe_engine *engine, lathe_memory_plan *out);
+/* The drafter in use and the most drafts it makes a round, "dflash2+ngram"; "none" and 0 without. */
+const char *lathe_engine_drafter(const lathe_engine *engine, int32_t *draft_k);
 /* One line an operator call of a step: what `inspect --schedule` prints. Heap string. */
 lathe_status lathe_engine_schedule(lathe_engine *engine, char **out, lathe_error *err);
 
@@ -251,6 +263,7 @@ typedef struct lathe_request_options {
     bool no_parse;               /* all output is text events, markup included */
     bool no_parallel_calls;      /* stop after the first tool call */
     bool no_prefix_reuse;        /* prefill the whole prompt */
+    int32_t draft_k;             /* most drafts a round; -1: the engine's, 0: no speculation */
     void (*notify)(void *ctx);   /* an event is ready; any thread; may be NULL */
     void *notify_ctx;
 } lathe_request_options;
@@ -296,12 +309,26 @@ typedef struct lathe_token_info {
     int32_t n_top;
 } lathe_token_info;
 
+enum { LATHE_MAX_DRAFT = 15 };
+
+/* Of one request. A round is one pass of the model for this request; drafts at position i are the i-th of
+ * their round, from 0. Tokens per round = (completion_tokens - 1) / rounds: the first token comes from the
+ * prompt's own pass. */
+typedef struct lathe_spec_stats {
+    int32_t rounds; /* passes, those without drafts included */
+    int32_t drafted, accepted;
+    int32_t drafted_at[LATHE_MAX_DRAFT];       /* rounds that drafted at this position */
+    int32_t accepted_at[LATHE_MAX_DRAFT];      /* and had it accepted */
+    int32_t histogram[LATHE_MAX_DRAFT + 1];    /* rounds that accepted this many */
+    double draft_ms, verify_ms, commit_ms;
+} lathe_spec_stats;
+
 typedef struct lathe_usage {
     int32_t prompt_tokens, cached_tokens;
     int32_t completion_tokens; /* an end token that was sampled counts */
     int32_t reasoning_tokens;
     double queue_ms, prefill_ms, decode_ms;
-    int32_t rounds; /* decode steps; tokens per round = completion_tokens / rounds */
+    lathe_spec_stats spec;
 } lathe_usage;
 
 typedef struct lathe_event {

@@ -8,6 +8,7 @@
 #include "engine/request.h"
 #include "engine/step.h"
 #include "sample/sample.h"
+#include "spec/verify.h"
 #include "text/text.h"
 
 enum slot_phase { SLOT_FREE, SLOT_PREFILL, SLOT_DECODE };
@@ -17,7 +18,23 @@ struct slot {
     lathe_request *request; /* NULL if free */
     int32_t *token; /* [n_ctx]: the sequence whose first n_committed tokens the state holds */
     int32_t n_committed;
-    int32_t next; /* DECODE: sampled and published, not yet committed */
+    int32_t next; /* DECODE: sampled and published, not yet committed: the anchor */
+
+    /* Of the round that runs: what ended it for this request, if anything did. */
+    bool ended;
+    lathe_finish finish;
+    lathe_error err; /* status LATHE_OK unless it failed */
+};
+
+/* Speculation: the drafter, and a round's room. ops NULL: none. */
+struct spec {
+    const struct drafter_ops *ops;
+    struct drafter *drafter;
+    struct drafter_info info;
+    int32_t draft_k; /* most drafts a round */
+    enum acceptance acceptance;
+    struct draft_request *request; /* [n_slots] */
+    struct draft_law *law;         /* [n_slots, draft_k] with rejection sampling, else NULL */
 };
 
 struct lathe_engine {
@@ -33,7 +50,8 @@ struct lathe_engine {
     struct id_set ids;             /* what may be sampled: the tokenizer's ids */
     struct sample_scratch scratch; /* the scheduler's */
     struct slot *slots;            /* [n_slots] */
-    int32_t last_prefill;          /* slot that had the last prompt step, for fairness */
+    struct spec spec;
+    int32_t last_prefill; /* slot that had the last prompt step, for fairness */
 
     pthread_t thread;
     bool has_thread;
@@ -46,8 +64,33 @@ struct lathe_engine {
     bool kicked; /* something changed that the scheduler waits for */
 };
 
+/* round.c: the steps of a running request. Each ends the requests that it should. */
+
+/* One chunk of a slot's prompt, and the first token after the last chunk. */
+void prefill_step(struct lathe_engine *e, struct slot *s);
+/* One round for every slot that decodes and whose reader keeps up: drafts, one pass of the model, the
+ * accepted tokens published and committed. False if there is no such slot. */
+bool decode_round(struct lathe_engine *e);
+/* Ends a slot's request: after what was held back of its text; at once; with an error, wiping the slot. */
+void slot_conclude(struct lathe_engine *e, struct slot *s, lathe_finish why);
+void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, const char *text,
+                 const lathe_error *err);
+/* Makes a free slot that of an empty sequence. */
+void slot_wipe(struct lathe_engine *e, struct slot *s);
+
+/* drafting.c */
+lathe_status spec_open(struct lathe_engine *e, lathe_error *err);
+void spec_close(struct lathe_engine *e);
+/* Fills e->spec.request with proposals for the slots that decode; returns how many slots have some. */
+int32_t spec_propose(struct lathe_engine *e);
+/* Tells the drafter of rows [first_row, first_row + n) of the last step. */
+lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,
+                            int32_t n, lathe_error *err);
+
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);
+/* Tells a request that nothing more will come and lets its owner free it. */
+void scheduler_detach(struct lathe_engine *e, lathe_request *r);
 /* Wakes it: a request came, was cancelled, or its reader caught up. */
 void scheduler_kick(struct lathe_engine *e);
 

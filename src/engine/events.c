@@ -10,7 +10,7 @@
 struct record {
     lathe_event_type type;
     int32_t index, done, total;
-    lathe_usage usage;
+    int32_t prompt_tokens, cached_tokens;
     int32_t token_id, token_position, n_top;
     float logprob;
     uint32_t n_text, n_call_id, n_name; /* bytes with the NUL; 0: NULL */
@@ -72,7 +72,8 @@ void events_push(struct events *q, const lathe_event *ev)
         .index = ev->index,
         .done = ev->done,
         .total = ev->total,
-        .usage = ev->usage,
+        .prompt_tokens = ev->usage.prompt_tokens,
+        .cached_tokens = ev->usage.cached_tokens,
         .token_id = ev->token.id,
         .token_position = ev->token.position,
         .n_top = ev->token.n_top,
@@ -102,10 +103,30 @@ void events_push(struct events *q, const lathe_event *ev)
         if (top_bytes)
             buf_append(b, ev->token.top, top_bytes);
         buf_append(b, zero, pad);
-        pthread_cond_signal(&q->ready);
+        if (!q->held)
+            pthread_cond_signal(&q->ready);
     }
+    bool held = q->held;
     pthread_mutex_unlock(&q->lock);
-    if (q->notify)
+    if (q->notify && !held)
+        q->notify(q->notify_ctx);
+}
+
+void events_hold(struct events *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->held = true;
+    pthread_mutex_unlock(&q->lock);
+}
+
+void events_show(struct events *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->held = false;
+    bool any = q->incoming.len > 0;
+    pthread_cond_signal(&q->ready);
+    pthread_mutex_unlock(&q->lock);
+    if (q->notify && any)
         q->notify(q->notify_ctx);
 }
 
@@ -156,7 +177,7 @@ static void read_record(struct events *q, lathe_event *out)
         .index = r.index,
         .done = r.done,
         .total = r.total,
-        .usage = r.usage,
+        .usage = {.prompt_tokens = r.prompt_tokens, .cached_tokens = r.cached_tokens},
         .text = r.n_text ? p : NULL,
         .n_text = r.n_text ? r.n_text - 1 : 0,
         .call_id = r.n_call_id ? p + r.n_text : NULL,
@@ -198,7 +219,7 @@ bool events_next(struct events *q, int32_t timeout_ms, lathe_event *out)
         return false;
     struct timespec until = deadline_in(timeout_ms > 0 ? timeout_ms : 0);
     pthread_mutex_lock(&q->lock);
-    while (q->incoming.len == 0 && !q->finished && timeout_ms != 0) {
+    while ((q->incoming.len == 0 || q->held) && !q->finished && timeout_ms != 0) {
         int e = timeout_ms < 0 ? pthread_cond_wait(&q->ready, &q->lock)
                                : pthread_cond_timedwait(&q->ready, &q->lock, &until);
         if (e == ETIMEDOUT)
@@ -207,7 +228,7 @@ bool events_next(struct events *q, int32_t timeout_ms, lathe_event *out)
     /* A buffer that failed holds a torn record at its end, and the request ends by itself. */
     bool torn = q->incoming.over || q->incoming.no_memory;
     bool was_full = q->incoming.len > EVENTS_HIGH_WATER;
-    if (q->incoming.len && !torn) {
+    if (q->incoming.len && !q->held && !torn) {
         struct buf swap = q->reading;
         q->reading = q->incoming;
         q->incoming = swap;

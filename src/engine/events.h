@@ -15,6 +15,7 @@ struct events {
     pthread_cond_t ready;
     struct buf incoming; /* records, guarded by lock */
     bool finished;       /* `last` is set, guarded by lock */
+    bool held;           /* the reader does not see `incoming` yet, guarded by lock */
     lathe_event last;    /* the finish event */
     char *last_text;     /* its text, or NULL */
 
@@ -34,6 +35,9 @@ void events_release(struct events *q);
 
 /* Writer. Strings are copied; out of memory is remembered and returned by events_check. */
 void events_push(struct events *q, const lathe_event *ev);
+/* Between these the reader sees nothing new: a token is shown only after its state is committed. */
+void events_hold(struct events *q);
+void events_show(struct events *q);
 /* The last event; later pushes are ignored. */
 void events_finish(struct events *q, const lathe_event *ev);
 lathe_status events_check(struct events *q, lathe_error *err);

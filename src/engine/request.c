@@ -47,6 +47,9 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
     if (o->n_logprobs < -1 || o->n_logprobs > EVENTS_MAX_TOP)
         return fail(err, LATHE_E_ARGUMENT, "n_logprobs is %d, expected -1 to %d", o->n_logprobs,
                     EVENTS_MAX_TOP);
+    if (o->draft_k < -1 || o->draft_k > LATHE_MAX_DRAFT)
+        return fail(err, LATHE_E_ARGUMENT, "draft_k is %d, expected -1 to %d", o->draft_k,
+                    LATHE_MAX_DRAFT);
     if (o->n_stop > MAX_STOPS)
         return fail(err, LATHE_E_LIMIT, "%zu stop strings, at most %d", o->n_stop, MAX_STOPS);
     for (size_t i = 0; i < o->n_stop; i++) {
@@ -141,6 +144,7 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     r->min_tokens = o->min_tokens;
     r->n_logprobs = o->n_logprobs;
     r->reuse_prefix = !o->no_prefix_reuse;
+    r->draft_k = o->draft_k;
     struct sampler_options so = {
         .sampling = &o->sampling,
         .ids = &e->ids,

@@ -25,6 +25,7 @@ struct lathe_request {
     int32_t n_stop_id;
     int32_t n_logprobs;
     bool reuse_prefix;
+    int32_t draft_k; /* most drafts a round, -1: the engine's */
     double
         *score; /* [n_prompt] log-probabilities wanted of the prompt; then nothing is generated */
 

@@ -6,7 +6,8 @@
 static int32_t logit_rows(const struct step_options *o)
 {
     int32_t n = o->max_rows < STEP_LOGIT_ROWS ? o->max_rows : STEP_LOGIT_ROWS;
-    return n > o->max_seqs ? n : o->max_seqs;
+    int32_t least = o->max_seqs > o->state->record.n_rows ? o->max_seqs : o->state->record.n_rows;
+    return n > least ? n : least;
 }
 
 /* The buffers beside the workspace, with no data. */
@@ -90,7 +91,8 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
     s->row = malloc(n * sizeof *s->row);
     s->rope_pos = malloc(n * sizeof *s->rope_pos);
     s->seq = malloc((size_t)o->max_seqs * sizeof *s->seq);
-    if (!s->token || !s->slot || !s->pos || !s->row || !s->rope_pos || !s->seq) {
+    s->kept = malloc((size_t)o->max_seqs * sizeof *s->kept);
+    if (!s->token || !s->slot || !s->pos || !s->row || !s->rope_pos || !s->seq || !s->kept) {
         step_close(s);
         return fail_memory(err, n * sizeof *s->rope_pos);
     }
@@ -108,6 +110,7 @@ void step_close(struct step *s)
     free(s->row);
     free(s->rope_pos);
     free(s->seq);
+    free(s->kept);
     *s = (struct step){0};
 }
 

@@ -33,6 +33,7 @@ struct step {
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */
     struct batch batch;
+    struct batch_seq *kept; /* [max_seqs]: the caller's, for step_commit */
 };
 
 /* Bytes step_open would take. Listing (may be NULL) gets a line an operator call, for max_rows prompt

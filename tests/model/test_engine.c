@@ -124,7 +124,7 @@ TEST(greedy_answer)
         CHECK_INT(a.last.usage.prompt_tokens, 18);
         CHECK_INT(a.last.usage.cached_tokens, 0);
         CHECK_INT(a.last.usage.completion_tokens, 29);
-        CHECK_INT(a.last.usage.rounds, 28);
+        CHECK_INT(a.last.usage.spec.rounds, 28);
         answer_release(&a);
     }
     lathe_engine_close(e);

@@ -1,0 +1,317 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+static int32_t index_of(const struct lathe_engine *e, const struct slot *s)
+{
+    return (int32_t)(s - e->slots);
+}
+
+void slot_wipe(struct lathe_engine *e, struct slot *s)
+{
+    s->n_committed = 0;
+    state_reset(&e->state, index_of(e, s));
+    if (e->spec.ops)
+        e->spec.ops->rewind(e->spec.drafter, index_of(e, s), 0);
+}
+
+/* The slot keeps its state for the next prompt that extends it. */
+void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, const char *text,
+                 const lathe_error *err)
+{
+    lathe_request *r = s->request;
+    s->request = NULL;
+    s->phase = SLOT_FREE;
+    request_finish(r, finish, text, err);
+    scheduler_detach(e, r);
+}
+
+void slot_conclude(struct lathe_engine *e, struct slot *s, lathe_finish why)
+{
+    lathe_request *r = s->request;
+    lathe_finish finish;
+    lathe_error err;
+    if (output_finish(&r->output, why, &finish, &err))
+        slot_finish(e, s, LATHE_FINISH_ERROR, NULL, &err);
+    else
+        slot_finish(e, s, finish, output_stop_string(&r->output), NULL);
+}
+
+/* A failure inside a step or of its numbers: the slot's state may be torn, so it is wiped. */
+static void fail_slot(struct lathe_engine *e, struct slot *s, const lathe_error *err)
+{
+    slot_wipe(e, s);
+    slot_finish(e, s, LATHE_FINISH_ERROR, NULL, err);
+}
+
+/* "logits at position 17 are not finite" gains the weight that caused it, if one did. */
+static void explain_nonfinite(const struct lathe_engine *e, lathe_error *err)
+{
+    char what[256];
+    if (err->status == LATHE_E_NUMERIC && model_find_nonfinite(&e->model, what, sizeof what)) {
+        size_t n = strlen(err->message);
+        (void)snprintf(err->message + n, sizeof err->message - n, "; %s is not finite", what);
+    }
+}
+
+static bool is_stop_id(const lathe_request *r, int32_t id)
+{
+    for (int32_t i = 0; i < r->n_stop_id; i++)
+        if (r->stop_id[i] == id)
+            return true;
+    return false;
+}
+
+static void push_token_info(const struct lathe_engine *e, lathe_request *r, const float *logits,
+                            int32_t id, int32_t position)
+{
+    lathe_candidate top[EVENTS_MAX_TOP];
+    lathe_event ev = {.type = LATHE_EVENT_TOKEN};
+    ev.token.id = id;
+    ev.token.position = position;
+    ev.token.top = top;
+    logits_logprobs(logits, &e->ids, id, &ev.token.logprob, top, r->n_logprobs, &ev.token.n_top);
+    events_push(&r->events, &ev);
+}
+
+/* Ends the slot's request for this round, not yet carried out. */
+static void end(struct slot *s, lathe_finish finish)
+{
+    s->ended = true;
+    s->finish = finish;
+    s->err.status = LATHE_OK;
+}
+
+/* Chooses the token after the slot's sequence, which is at `position`, and publishes it. True if the
+ * request goes on; *id is then in the sequence. */
+static bool next_token(struct lathe_engine *e, struct slot *s, const struct verify_row *row,
+                       int32_t position, int32_t *id)
+{
+    lathe_request *r = s->request;
+    int32_t finish;
+    if (verify_choose(r->sampler, &e->scratch, e->spec.acceptance, row, id, &s->err)) {
+        explain_nonfinite(e, &s->err);
+        s->ended = true;
+        return false;
+    }
+    sampler_commit(r->sampler, id, 1);
+    r->usage.completion_tokens++;
+    bool armed = r->usage.completion_tokens > r->min_tokens;
+    if (armed && is_stop_id(r, *id)) {
+        end(s, LATHE_FINISH_STOP);
+        return false;
+    }
+    if (r->n_logprobs >= 0)
+        push_token_info(e, r, row->logits, *id, position);
+    if (output_is_thinking(&r->output))
+        r->usage.reasoning_tokens++;
+    if (output_token(&r->output, *id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
+        s->ended = true;
+    else if (finish >= 0)
+        end(s, (lathe_finish)finish);
+    else if (r->usage.completion_tokens >= r->max_tokens)
+        end(s, r->edge_is_context ? LATHE_FINISH_CONTEXT : LATHE_FINISH_LENGTH);
+    return !s->ended;
+}
+
+/* Carries out what next_token decided, once the state is that of the published tokens. */
+static void settle(struct lathe_engine *e, struct slot *s)
+{
+    events_show(&s->request->events);
+    if (!s->ended)
+        return;
+    if (s->err.status == LATHE_E_NUMERIC)
+        fail_slot(e, s, &s->err);
+    else if (s->err.status)
+        slot_finish(e, s, LATHE_FINISH_ERROR, NULL, &s->err);
+    else
+        slot_conclude(e, s, s->finish);
+}
+
+static void begin(struct slot *s)
+{
+    s->ended = false;
+    s->err.status = LATHE_OK;
+    events_hold(&s->request->events);
+}
+
+/* Log-probabilities of the prompt tokens that follow the n rows of the last step, the first being at
+ * position pos. */
+static lathe_status score_rows(struct lathe_engine *e, lathe_request *r, int32_t pos, int32_t n,
+                               lathe_error *err)
+{
+    struct step *step = &e->step;
+    int32_t most = (int32_t)step->logits.dim[0];
+    for (int32_t i = 0; i < n; i += most) {
+        int32_t k = n - i < most ? n - i : most;
+        for (int32_t j = 0; j < k; j++)
+            step->row[j] = i + j;
+        lathe_status st = step_logits(step, step->row, k, err);
+        for (int32_t j = 0; j < k && !st; j++) {
+            int32_t at = pos + i + j;
+            const float *logits = tensor_at(&step->logits, j);
+            float logprob;
+            int32_t none;
+            if (at + 1 >= r->n_prompt)
+                break;
+            st = logits_check(logits, &e->ids, at + 1, err);
+            if (st)
+                break;
+            logits_logprobs(logits, &e->ids, r->prompt[at + 1], &logprob, NULL, 0, &none);
+            r->score[at + 1] = logprob;
+        }
+        if (st)
+            return st;
+    }
+    return LATHE_OK;
+}
+
+/* Chunks end at multiples of the chunk size, whatever was reused. */
+void prefill_step(struct lathe_engine *e, struct slot *s)
+{
+    lathe_request *r = s->request;
+    struct step *step = &e->step;
+    int32_t chunk = e->options.prefill_chunk, pos = s->n_committed, slot = index_of(e, s);
+    int32_t end_pos = (pos / chunk + 1) * chunk;
+    if (end_pos > r->n_prompt)
+        end_pos = r->n_prompt;
+    int32_t n = end_pos - pos, last = n - 1;
+    lathe_error err;
+    step_begin(step, PHASE_PREFILL);
+    step_add(step, slot, pos, r->prompt + pos, n);
+    lathe_status st = step_run(step, &err);
+    if (!st && !r->score)
+        st = spec_committed(e, slot, pos, 0, n, &err);
+    if (!st && r->score)
+        st = score_rows(e, r, pos, n, &err);
+    else if (!st && end_pos == r->n_prompt)
+        st = step_logits(step, &last, 1, &err);
+    if (st) {
+        explain_nonfinite(e, &err);
+        fail_slot(e, s, &err);
+        return;
+    }
+    memcpy(s->token + pos, r->prompt + pos, (size_t)n * sizeof *s->token);
+    s->n_committed = end_pos;
+    lathe_event ev = {.type = LATHE_EVENT_PROGRESS, .done = end_pos, .total = r->n_prompt};
+    events_push(&r->events, &ev);
+    if (end_pos < r->n_prompt)
+        return;
+    r->first_ms = clock_ms();
+    if (r->score) {
+        slot_wipe(e, s); /* the drafter has not seen it */
+        slot_finish(e, s, LATHE_FINISH_STOP, NULL, NULL);
+        return;
+    }
+    struct verify_row row = {.logits = tensor_at(&step->logits, 0), .draft = -1};
+    begin(s);
+    if (next_token(e, s, &row, s->n_committed, &s->next))
+        s->phase = SLOT_DECODE;
+    settle(e, s);
+}
+
+/* Judges the rows of one slot, from the batch's `first` on: publishes tokens as long as drafts are
+ * accepted, and one more. Returns the rows that become part of the sequence. */
+static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_request *d,
+                     int32_t first)
+{
+    int32_t n_draft = d ? d->n : 0, kept = 0;
+    begin(s);
+    for (bool goes_on = true; goes_on && kept <= n_draft; kept++) {
+        struct verify_row row = {
+            .logits = tensor_at(&e->step.logits, first + kept),
+            .draft = kept < n_draft ? d->draft[kept] : -1,
+            .law = kept < n_draft && d->law ? &d->law[kept] : NULL,
+        };
+        int32_t id;
+        s->token[s->n_committed + kept] = kept ? d->draft[kept - 1] : s->next;
+        goes_on = next_token(e, s, &row, s->n_committed + kept + 1, &id);
+        if (goes_on && id != row.draft) {
+            s->next = id;
+            goes_on = false;
+        }
+    }
+    verify_count(&s->request->usage.spec, n_draft, kept - 1);
+    return kept;
+}
+
+/* The drafts for a slot in this round, NULL if it has none. */
+static const struct draft_request *drafts_of(const struct lathe_engine *e, int32_t n_drafted,
+                                             int32_t slot)
+{
+    for (int32_t i = 0; i < n_drafted; i++)
+        if (e->spec.request[i].slot == slot && e->spec.request[i].n > 0)
+            return &e->spec.request[i];
+    return NULL;
+}
+
+static void fail_batch(struct lathe_engine *e, const lathe_error *err)
+{
+    for (int32_t i = 0; i < e->step.batch.n_seqs; i++)
+        fail_slot(e, &e->slots[e->step.batch.seq[i].slot], err);
+}
+
+bool decode_round(struct lathe_engine *e)
+{
+    struct step *step = &e->step;
+    lathe_error err;
+    double began = clock_ms();
+    int32_t n_drafted = spec_propose(e);
+    bool any = false;
+    for (int32_t i = 0; i < n_drafted; i++)
+        any |= e->spec.request[i].n > 0;
+    step_begin(step, any ? PHASE_VERIFY : PHASE_DECODE);
+    for (int32_t i = 0; i < e->options.n_slots; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->phase != SLOT_DECODE || events_full(&s->request->events))
+            continue;
+        int32_t row[1 + SPEC_MAX_DRAFT] = {s->next};
+        const struct draft_request *d = drafts_of(e, n_drafted, i);
+        int32_t n = d ? d->n : 0;
+        if (n)
+            memcpy(row + 1, d->draft, (size_t)n * sizeof *row);
+        step_add(step, i, s->n_committed, row, 1 + n);
+    }
+    int32_t n_rows = step->batch.n_rows, n_seqs = step->batch.n_seqs;
+    if (n_rows == 0)
+        return false;
+    double drafted = clock_ms();
+    for (int32_t i = 0; i < n_rows; i++)
+        step->row[i] = i;
+    lathe_status st = step_run(step, &err);
+    if (!st)
+        st = step_logits(step, step->row, n_rows, &err);
+    if (st) {
+        fail_batch(e, &err);
+        return true;
+    }
+    for (int32_t i = 0; i < n_seqs; i++) {
+        const struct batch_seq *q = &step->batch.seq[i];
+        step->kept[i] = *q;
+        step->kept[i].n_rows =
+            judge(e, &e->slots[q->slot], drafts_of(e, n_drafted, q->slot), q->first_row);
+    }
+    double verified = clock_ms();
+    if (any)
+        st = step_commit(step, step->kept, n_seqs, &err);
+    for (int32_t i = 0; i < n_seqs && !st; i++) {
+        const struct batch_seq *k = &step->kept[i];
+        st = spec_committed(e, k->slot, k->pos, k->first_row, k->n_rows, &err);
+        e->slots[k->slot].n_committed += k->n_rows;
+    }
+    if (st) {
+        fail_batch(e, &err);
+        return true;
+    }
+    double committed = clock_ms();
+    for (int32_t i = 0; i < n_seqs; i++) {
+        struct slot *s = &e->slots[step->kept[i].slot];
+        lathe_spec_stats *stats = &s->request->usage.spec;
+        stats->draft_ms += drafted - began;
+        stats->verify_ms += verified - drafted;
+        stats->commit_ms += committed - verified;
+        settle(e, s);
+    }
+    return true;
+}
