@@ -28,11 +28,12 @@ struct drafter_options {
 
 /* What a drafter wants to be told, and can give. Valid as long as the drafter. */
 struct drafter_info {
-    int32_t max_draft;  /* tokens it can propose at once, <= SPEC_MAX_DRAFT */
-    int32_t n_taps;     /* layers whose hidden states it reads; 0: none */
-    const int32_t *tap; /* [n_taps], ascending */
-    size_t bytes;       /* of memory that it took, weights included */
-    bool has_law;       /* fills draft_request.law */
+    int32_t max_draft;   /* tokens it can propose at once, <= SPEC_MAX_DRAFT */
+    int32_t usual_draft; /* drafts a round where nothing else is asked for */
+    int32_t n_taps;      /* layers whose hidden states it reads; 0: none */
+    const int32_t *tap;  /* [n_taps], ascending */
+    size_t bytes;        /* of memory that it took, weights included */
+    bool has_law;        /* fills draft_request.law */
 };
 
 /* Rows that became part of a slot's sequence, in order and without gaps: a chunk of the prompt, or the
@@ -89,6 +90,11 @@ struct drafter_ops {
     lathe_status (*load)(struct drafter *d, int32_t slot, const void *bytes, size_t n,
                          lathe_error *err);
 };
+
+/* drafters.c: by name, NULL if there is none; and all names, "mtp, dflash2, ...". A name with "+ngram" is
+ * that drafter beside n-gram lookup. */
+const struct drafter_ops *drafter_named(const char *name);
+const char *drafter_names(void);
 
 extern const struct drafter_ops drafter_mtp;
 extern const struct drafter_ops drafter_ngram;
