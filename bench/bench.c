@@ -160,15 +160,15 @@ void bench_run(struct bench *b, const struct bench_case *c, double seconds)
     struct bench_peak peak = {0};
     double best = 1e30, share[MAX_SAMPLES], begin = bench_now();
     int n = 0;
-    for (int64_t i = 0; i < c->n_copies && i < 2; i++)
+    for (int64_t i = 0; i < c->n_calls && i < 2; i++) /* brings code and pages in */
         c->call(c->ctx, i);
     while (n < MAX_SAMPLES && (n < 3 || bench_now() - begin < seconds)) {
         struct bench_peak now = {0};
         bench_probe(b, &now);
         double start = bench_now();
-        for (int64_t i = 0; i < c->n_copies; i++)
+        for (int64_t i = 0; i < c->n_calls; i++)
             c->call(c->ctx, i);
-        double t = (bench_now() - start) / (double)c->n_copies;
+        double t = (bench_now() - start) / (double)c->n_calls;
         bench_probe(b, &now);
         if (best > t)
             best = t;

@@ -26,16 +26,19 @@ void bench_close(struct bench *b);
 void bench_probe(struct bench *b, struct bench_peak *best);
 
 struct bench_case {
-    const char *op, *what, *shape;
+    const char *op, *what, *shape; /* what: the format, or what else distinguishes it */
     int64_t rows;
-    double bytes, ops; /* of one call: what must be read from memory, and arithmetic */
+    double bytes, ops; /* of one call: what moves from or to memory, and arithmetic */
     bool dots;         /* BF16 dot products bound it, else F32 multiply-adds */
-    int64_t n_copies;  /* calls that read different memory: together beyond every cache */
-    void (*call)(void *ctx, int64_t copy);
+    int64_t n_calls;   /* that are timed together */
+    void (*call)(void *ctx, int64_t i);
     void *ctx;
 };
 
-/* Times the case for about `seconds`, probes between; prints one line. */
+/* Times the case for about `seconds`, probes between, and prints one line: the best time, with the best
+ * of the probes, and the share of the floor, which is the larger of bytes over read bandwidth and
+ * operations over peak. The last figure is the median of the shares against the probes just before and
+ * after each timing. */
 void bench_run(struct bench *b, const struct bench_case *c, double seconds);
 void bench_header(void);
 

@@ -3,54 +3,51 @@
  *   op [--op NAME] [--format NAME] [--rows N] [--shape ROWSxCOLS] [--threads N] [--isa NAME]
  *      [--act bf16|f32] [--seconds S] [--pin]
  *
- * Weights are random code words in several copies, which together exceed every cache. */
+ * Weights are random code words in several copies, which together exceed every cache; docs/performance.md
+ * explains the columns. */
+#include "op.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
-#include "op/backend.h"
-#include "op/op.h"
 #include "tensor/number.h"
 
-enum { COPY_BYTES = 128 << 20 };
+enum { MAX_BLOCKS = 4096, WORKSPACE = 512 << 20 };
 
-struct options {
-    const char *op, *format, *shape, *isa;
-    int64_t rows;
-    int32_t n_threads;
-    enum dtype act;
-    double seconds;
-    bool pin;
-};
+static void *block[MAX_BLOCKS];
+static int n_blocks;
 
-struct run {
-    const struct options *o;
-    struct bench *bench;
-    struct exec exec;
-};
+static _Noreturn void die(const char *what)
+{
+    fprintf(stderr, "op: %s\n", what);
+    exit(1);
+}
 
-static uint64_t state = 1;
+void *memory(size_t bytes)
+{
+    void *p = n_blocks < MAX_BLOCKS ? aligned_alloc(64, (bytes + 127) & ~(size_t)63) : NULL;
+    if (!p)
+        die("out of memory");
+    return block[n_blocks++] = p;
+}
+
+void release_memory(void)
+{
+    while (n_blocks > 0)
+        free(block[--n_blocks]);
+}
 
 static uint64_t random_u64(void) /* splitmix64 */
 {
+    static uint64_t state;
     uint64_t z = state += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
 
-static void *memory(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
-    if (!p) {
-        fprintf(stderr, "op: out of memory (%zu bytes)\n", bytes);
-        exit(1);
-    }
-    return p;
-}
-
-static void *random_bytes(size_t bytes)
+void *random_bytes(size_t bytes)
 {
     uint64_t *p = memory(bytes);
     for (size_t i = 0; i <= bytes / 8; i++)
@@ -58,127 +55,82 @@ static void *random_bytes(size_t bytes)
     return p;
 }
 
-static struct tensor activations(enum dtype act, int64_t rows, int64_t cols)
+struct tensor zeros(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    struct tensor t = tensor_2d(NULL, act, rows, cols);
-    unsigned char *p = t.data = memory((size_t)(rows * cols) * dtype_size(act));
+    size_t bytes = (size_t)(rows * cols) * dtype_size(dtype);
+    return tensor_2d(memset(memory(bytes), 0, bytes), dtype, rows, cols);
+}
+
+struct tensor numbers(enum dtype dtype, int64_t rows, int64_t cols)
+{
+    struct tensor t = zeros(dtype, rows, cols);
+    unsigned char *p = t.data;
     for (int64_t i = 0; i < rows * cols; i++) {
-        float x = (float)((int)(random_u64() % 2001) - 1000) / 1000;
-        from_f32(p + (size_t)i * dtype_size(act), act, &x, 1);
+        float x = (float)((int)(random_u64() % 2000) - 1000) / 1000;
+        from_f32(p + (size_t)i * dtype_size(dtype), dtype, &x, 1);
     }
     return t;
 }
 
-/* Random codes: of BF16 and FP8 without NaN, infinity and huge values. */
-static struct weight random_weight(enum weight_format_id format, int64_t rows, int64_t cols)
+struct tensor numbers_1d(int64_t n)
+{
+    return tensor_1d(numbers(DT_F32, 1, n).data, DT_F32, n);
+}
+
+struct weight random_weight(enum weight_format_id format, int64_t rows, int64_t cols)
 {
     struct weight w;
     lathe_error err;
-    if (weight_formats[format].layout(&w, rows, cols, DT_BF16, &err)) {
-        fprintf(stderr, "op: %s\n", err.message);
-        exit(1);
-    }
-    size_t bytes = (size_t)tensor_elements(&w.codes) * dtype_size(w.codes.dtype);
+    if (weight_formats[format].layout(&w, rows, cols, DT_BF16, &err))
+        die(err.message);
+    size_t size = dtype_size(w.codes.dtype), bytes = (size_t)tensor_elements(&w.codes) * size;
     uint8_t *p = w.codes.data = random_bytes(bytes);
     if (w.codes.dtype == DT_F8_E4M3)
         for (size_t i = 0; i < bytes; i++)
             p[i] &= 0xBF;
-    else if (w.codes.dtype == DT_BF16 || w.codes.dtype == DT_F16)
-        for (size_t i = 1; i < bytes; i += 2)
-            p[i] = (uint8_t)((p[i] & 0x83) | 0x38);
-    else if (w.codes.dtype == DT_F32)
-        for (size_t i = 3; i < bytes; i += 4)
+    else if (w.codes.dtype != DT_U8) /* about 2^-15 .. 1 */
+        for (size_t i = size - 1; i < bytes; i += size)
             p[i] = (uint8_t)((p[i] & 0x83) | 0x38);
     if (w.scales.n_dims) {
         bytes = (size_t)tensor_elements(&w.scales) * dtype_size(w.scales.dtype);
         p = w.scales.data = random_bytes(bytes);
         for (size_t i = 0; i < bytes; i++)
-            p[i] = (uint8_t)(w.scales.dtype == DT_F8_E4M3 ? (p[i] & 0x3F) + 8 : (p[i] & 3) | 0x3C);
+            p[i] = (uint8_t)(format == WF_NVFP4 ? (p[i] & 0x3F) + 8 : (p[i] & 3) | 0x3C);
     }
-    w.global = 0.01f;
+    if (format == WF_NVFP4 || format == WF_FP8_TENSOR)
+        w.global = 0.01f;
     return w;
 }
 
-static void free_weight(const struct weight *w)
+int row_counts(const struct run *r, int64_t *rows, const int64_t *usual, int n)
 {
-    free(w->codes.data);
-    free(w->scales.data);
-}
-
-struct linear_ctx {
-    struct run *run;
-    struct weight *w;
-    struct tensor in, y;
-};
-
-static void call_linear(void *ctx, int64_t copy)
-{
-    struct linear_ctx *c = ctx;
-    exec_begin(&c->run->exec);
-    op_linear(&c->run->exec, c->y, c->in, &c->w[copy]);
-}
-
-static void linear_case(struct run *r, enum weight_format_id format, int64_t rows, int64_t cols)
-{
-    static const int64_t row_counts[] = {1, 8, 512};
-    const struct options *o = r->o;
-    char shape[32];
-    snprintf(shape, sizeof shape, "%lldx%lld", (long long)rows, (long long)cols);
-    if (o->shape && strcmp(o->shape, shape) != 0)
-        return;
-    struct weight first = random_weight(format, rows, cols);
-    int64_t n_copies = COPY_BYTES / (int64_t)weight_bytes(&first) + 1;
-    struct weight *w = memory((size_t)n_copies * sizeof *w);
-    w[0] = first;
-    for (int64_t i = 1; i < n_copies; i++)
-        w[i] = random_weight(format, rows, cols);
-    for (int i = 0; i < 3; i++) {
-        int64_t T = o->rows ? o->rows : row_counts[i];
-        struct linear_ctx ctx = {
-            .run = r,
-            .w = w,
-            .in = activations(o->act, T, cols),
-            .y = activations(o->act, T, rows),
-        };
-        struct bench_case c = {
-            .op = "linear",
-            .what = weight_formats[format].name,
-            .shape = shape,
-            .rows = T,
-            .bytes = (double)weight_bytes(&first),
-            .ops = 2. * (double)T * (double)rows * (double)cols,
-            .dots = o->act == DT_BF16 &&
-                    strcmp(r->exec.backend->isa(r->exec.stream), "avx512bf16") == 0,
-            .n_copies = T > 64 ? 1 : n_copies,
-            .call = call_linear,
-            .ctx = &ctx,
-        };
-        bench_run(r->bench, &c, o->seconds);
-        free(ctx.in.data);
-        free(ctx.y.data);
-        if (o->rows)
-            break;
+    if (r->o->rows) {
+        rows[0] = r->o->rows;
+        return 1;
     }
-    for (int64_t i = 0; i < n_copies; i++)
-        free_weight(&w[i]);
-    free(w);
+    memcpy(rows, usual, (size_t)n * sizeof *rows);
+    return n;
 }
 
-static void linear(struct run *r)
+void sequence_init(struct sequence *s, enum phase phase, int32_t slot, int32_t pos, int32_t n_rows)
 {
-    static const int64_t shapes[][2] = {
-        {17408, 5120}, {5120, 17408}, {10240, 5120}, {6144, 5120},
-        {5120, 6144},  {12288, 5120}, {1024, 5120},
+    *s = (struct sequence){0};
+    s->b = (struct batch){
+        .phase = phase,
+        .n_rows = n_rows,
+        .n_seqs = 1,
+        .token = s->token,
+        .slot = s->slot,
+        .pos = s->pos,
+        .rope_pos = (const int32_t(*)[3])s->rope_pos,
+        .seq = &s->seq,
     };
-    static const enum weight_format_id formats[] = {WF_NVFP4, WF_FP8_ROW, WF_BF16};
-    for (int f = 0; f < WF_COUNT; f++) {
-        bool wanted = false;
+    s->seq = (struct batch_seq){.slot = slot, .n_rows = n_rows, .pos = pos};
+    for (int32_t t = 0; t < n_rows; t++) {
+        s->slot[t] = slot;
+        s->pos[t] = pos + t;
         for (int i = 0; i < 3; i++)
-            wanted |= formats[i] == (enum weight_format_id)f;
-        if (r->o->format)
-            wanted = strcmp(r->o->format, weight_formats[f].name) == 0;
-        for (size_t i = 0; wanted && i < sizeof shapes / sizeof shapes[0]; i++)
-            linear_case(r, (enum weight_format_id)f, shapes[i][0], shapes[i][1]);
+            s->rope_pos[t][i] = pos + t;
     }
 }
 
@@ -186,20 +138,42 @@ static const struct {
     const char *name;
     void (*run)(struct run *r);
 } operators[] = {
-    {"linear", linear},
+    {"linear", bench_linear},
+    {"gdn_gates", bench_gdn_gates},
+    {"embed", bench_embed},
+    {"rmsnorm", bench_rmsnorm},
+    {"silu_mul", bench_silu_mul},
+    {"qk_norm_rope", bench_qk_norm_rope},
+    {"kv_append", bench_kv_append},
+    {"attention", bench_attention},
+    {"attention_gate", bench_attention_gate},
+    {"causal_conv1d_silu", bench_causal_conv1d_silu},
+    {"gated_delta_rule", bench_gated_delta_rule},
+    {"gated_delta_fold", bench_gated_delta_fold},
+    {"conv_fold", bench_conv_fold},
+    {"rmsnorm_gated", bench_rmsnorm_gated},
+    {"gather_rows", bench_gather_rows},
 };
+enum { N_OPERATORS = sizeof operators / sizeof operators[0] };
 
-static void usage(void)
+static _Noreturn void usage(void)
 {
-    fprintf(stderr,
-            "usage: op [--op NAME] [--format NAME] [--rows N] [--shape ROWSxCOLS] [--threads N]\n"
-            "          [--isa NAME] [--act bf16|f32] [--seconds S] [--pin]\n");
+    fprintf(stderr, "usage: op [--op NAME] [--format NAME] [--rows N] [--shape ROWSxCOLS]\n"
+                    "          [--threads N] [--isa NAME] [--act bf16|f32] [--seconds S] [--pin]\n"
+                    "operators:");
+    for (int i = 0; i < N_OPERATORS; i++)
+        fprintf(stderr, " %s", operators[i].name);
+    fprintf(stderr, "\nformats:");
+    for (int i = 0; i < WF_COUNT; i++)
+        fprintf(stderr, " %s", weight_formats[i].name);
+    fprintf(stderr, "\n");
     exit(2);
 }
 
 static struct options parse(int argc, char **argv)
 {
     struct options o = {.act = DT_BF16, .seconds = 1};
+    bool known = true;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--pin") == 0) {
             o.pin = true;
@@ -227,37 +201,43 @@ static struct options parse(int argc, char **argv)
         else
             usage();
     }
+    if (o.op) {
+        known = false;
+        for (int i = 0; i < N_OPERATORS; i++)
+            known |= strcmp(o.op, operators[i].name) == 0;
+    }
+    if (!known || o.rows < 0 || o.rows > MAX_ROWS)
+        usage();
     return o;
 }
 
 int main(int argc, char **argv)
 {
-    enum { WORKSPACE = 256 << 20 };
     struct options o = parse(argc, argv);
     struct run r = {.o = &o};
     struct pool *pool;
-    void *stream;
+    void *stream, *workspace = aligned_alloc(64, WORKSPACE);
     lathe_error err;
-    if (pool_open(&pool, o.n_threads, o.pin, &err) ||
-        backend_cpu.open(&stream, pool, o.isa, &err)) {
-        fprintf(stderr, "op: %s\n", err.message);
-        return 1;
-    }
-    exec_init(&r.exec, &backend_cpu, stream, memory(WORKSPACE), WORKSPACE);
+    if (!workspace)
+        die("out of memory");
+    if (pool_open(&pool, o.n_threads, o.pin, &err) || backend_cpu.open(&stream, pool, o.isa, &err))
+        die(err.message);
+    exec_init(&r.exec, &backend_cpu, stream, workspace, WORKSPACE);
+    r.has_dots = strcmp(backend_cpu.isa(stream), "avx512bf16") == 0;
     r.bench = bench_open(pool);
     if (!r.bench)
-        return 1;
+        die("out of memory");
     printf("%d threads, %s, %s activations\n", pool_threads(pool), backend_cpu.isa(stream),
            dtype_name(o.act));
     bench_header();
-    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
+    for (int i = 0; i < N_OPERATORS && !r.exec.status; i++)
         if (!o.op || strcmp(o.op, operators[i].name) == 0)
             operators[i].run(&r);
-    if (r.exec.status)
-        fprintf(stderr, "op: %s\n", r.exec.err.message);
+    if (exec_end(&r.exec, &err))
+        fprintf(stderr, "op: %s\n", err.message);
     bench_close(r.bench);
     backend_cpu.close(stream);
     pool_close(pool);
-    free(r.exec.base);
+    free(workspace);
     return r.exec.status != 0;
 }
