@@ -83,6 +83,34 @@ struct gather_rows_args {
     struct tensor y, in;
     const int32_t *row;
 };
+struct block_conv_args {
+    struct tensor y, in, base, delta;
+    int32_t block;
+    bool add; /* op_block_conv_add */
+};
+struct ring_append_args {
+    const struct kv_ring *ring;
+    struct tensor k, v;
+    const struct batch *b;
+};
+struct block_attention_args {
+    struct tensor o, q, k, v;
+    const struct kv_ring *ring;
+    int32_t window;
+    float scale;
+    const struct batch *b;
+    struct tensor scratch; /* U8 [block_attention_scratch()] */
+};
+struct top_k_args {
+    struct tensor value, id, logits;
+    const int32_t (*range)[2];
+    int32_t n_ranges;
+};
+struct pair_scores_args {
+    struct tensor y, u, id, g;
+    const int32_t *prev;
+    const struct weight *A, *B;
+};
 
 /* name; the struct is <name>_args */
 #define OPERATORS(X)                                                                               \
@@ -100,7 +128,12 @@ struct gather_rows_args {
     X(gated_delta_fold)                                                                            \
     X(conv_fold)                                                                                   \
     X(rmsnorm_gated)                                                                               \
-    X(gather_rows)
+    X(gather_rows)                                                                                 \
+    X(block_conv)                                                                                  \
+    X(ring_append)                                                                                 \
+    X(block_attention)                                                                             \
+    X(top_k)                                                                                       \
+    X(pair_scores)
 
 struct backend {
     const char *name;
@@ -121,6 +154,7 @@ struct backend {
     size_t (*linear_scratch)(const void *stream, const struct linear_args *a);
     size_t (*gdn_gates_scratch)(const void *stream, const struct gdn_gates_args *a);
     size_t (*attention_scratch)(const void *stream, const struct attention_args *a);
+    size_t (*block_attention_scratch)(const void *stream, const struct block_attention_args *a);
 
 #define X(name) lathe_status (*name)(void *stream, const struct name##_args *a, lathe_error *err);
     OPERATORS(X)

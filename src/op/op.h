@@ -19,8 +19,9 @@
 #include "tensor/tensor.h"
 
 enum {
-    OP_MAX_HEAD = 512, /* head_dim, dk, dv */
-    OP_MAX_TAPS = 8,   /* of the convolution */
+    OP_MAX_HEAD = 512,  /* head_dim, dk, dv */
+    OP_MAX_TAPS = 8,    /* of the convolutions */
+    OP_MAX_RANK = 1024, /* of a candidate selector */
 };
 
 /* y[t,:] = table[token[t],:].  y [T, hidden] act; table any format; tokens in [0, table.rows). */
@@ -140,6 +141,55 @@ void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in, const st
  *   o [T, n_v_heads * dv] F32;  y, z [T, n_v_heads * dv] act, may be the same;  w F32 [dv], plain. */
 void op_rmsnorm_gated(struct exec *x, struct tensor y, struct tensor o, struct tensor z,
                       struct tensor w, float eps);
+
+/* A convolution over the rows of a block, its kernel the sum of a fixed one and one computed for the row:
+ *   y[t,c] = sum_j (base[j,c] + delta[t, j * groups + c / (n / groups)]) * in[t - j, c]
+ * over the taps j = 0, 1 ... that reach no row before t's block; rows [i * block, (i + 1) * block) are a
+ * block, T a multiple of it.
+ *   y, in [T, n] act, not the same;  base [taps, n] F32;  delta [T, taps * groups] F32
+ *   From GroupedDynamicConv in DFlash2. */
+void op_block_conv(struct exec *x, struct tensor y, struct tensor in, struct tensor base,
+                   struct tensor delta, int32_t block);
+
+/* The same sum added to h [T, n] act, rounded once. */
+void op_block_conv_add(struct exec *x, struct tensor h, struct tensor in, struct tensor base,
+                       struct tensor delta, int32_t block);
+
+/* One layer's keys and values of the last positions of each slot: position p lies in row p % size. */
+struct kv_ring {
+    struct tensor k, v;   /* [n_slots, size, n_kv_heads, head_dim] BF16 or F32 */
+    const int32_t *first; /* [n_slots]: earlier positions are not there */
+};
+
+/* Rounds k and v [T, n_kv_heads * head_dim] act to the ring's dtype and writes them at each row's slot and
+ * position. Of a sequence with more rows than the ring has, the last `size` are written. */
+void op_ring_append(struct exec *x, const struct kv_ring *ring, struct tensor k, struct tensor v,
+                    const struct batch *b);
+
+/* Attention of blocks: each sequence of b is one, its rows at positions pos, pos + 1 ... see what the ring
+ * holds before pos and all rows of the block, later ones too:
+ *   o[t,n,:] = sum_s p[s] * v_s[n / group,:],  p = softmax_s(q[t,n] . k_s[n / group] * scale)
+ *   over positions s with |s - pos[t]| < window, s >= first[slot]: those before the block from the ring,
+ *   in ascending order, then the block's own rows from k and v
+ *   q [T, n_heads * head_dim] act;  k, v [T, n_kv_heads * head_dim] act;  o as q, F32
+ *   window INT32_MAX: all positions. The ring holds every position that is seen. */
+void op_block_attention(struct exec *x, struct tensor o, struct tensor q,
+                        const struct kv_ring *ring, struct tensor k, struct tensor v,
+                        int32_t window, float scale, const struct batch *b);
+
+/* The k best of each row: the larger value first, of equal values the lower column. NaN and -infinity
+ * are never among them; where fewer are left than k, the last have id -1 and value -infinity.
+ *   value [T, k] F32, id [T, k] I32;  logits [T, n] F32
+ *   Only columns in [range[i][0], range[i][1]) count; ranges ascend and lie apart. */
+void op_top_k(struct exec *x, struct tensor value, struct tensor id, struct tensor logits,
+              const int32_t (*range)[2], int32_t n_ranges);
+
+/* y[t,c] = u[t,c] + sum_r A[prev[t],r] * g[t,r] * B[id[t,c],r], and -infinity where id is -1.
+ *   y, u [T, k] F32, may be the same;  id [T, k] I32;  g [T, rank] F32;  A, B [.., rank] any format;
+ *   rank <= OP_MAX_RANK. From the candidate selector of DFlash2. */
+void op_pair_scores(struct exec *x, struct tensor y, struct tensor u, struct tensor id,
+                    const int32_t *prev, struct tensor g, const struct weight *A,
+                    const struct weight *B);
 
 /* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype; y may be columns of a wider
  * tensor. row NULL: all rows in order, n = T. */

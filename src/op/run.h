@@ -56,6 +56,8 @@ static inline bool is_act(enum dtype d)
 bool batch_fits(const struct batch *b, int64_t n_slots);
 /* Same shape and dtype of keys and values. */
 bool kv_pages_agree(const struct kv_pages *kv);
+/* The same of a ring. */
+bool kv_ring_agrees(const struct kv_ring *ring);
 /* Is there a page for every position up to each sequence's last row? */
 bool kv_pages_hold(const struct kv_pages *kv, const struct batch *b);
 

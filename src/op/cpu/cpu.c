@@ -172,6 +172,7 @@ const struct backend backend_cpu = {.name = "cpu",
                                     .linear_scratch = cpu_linear_scratch,
                                     .gdn_gates_scratch = cpu_gdn_gates_scratch,
                                     .attention_scratch = cpu_attention_scratch,
+                                    .block_attention_scratch = cpu_block_attention_scratch,
 #define X(name) .name = cpu_##name,
                                     OPERATORS(X)
 #undef X

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "op/cpu/isa.h"
+#include "op/op.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -44,6 +45,17 @@ struct delta_block {
     enum dtype act;
 };
 
+/* One row of a convolution within a block. */
+struct block_conv_row {
+    void *y;                     /* [n] act */
+    const void *in[OP_MAX_TAPS]; /* [taps] rows of n act: this one, the one before ... */
+    const float *base;           /* [all taps, n] */
+    const float *delta;          /* [all taps, groups] */
+    int64_t taps, n, groups;
+    bool add; /* to what is in y */
+    enum dtype act;
+};
+
 struct cpu_kernels {
     void (*convert)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n);
     void (*rmsnorm)(void *y, const void *x, const float *w, int64_t n, float eps, enum dtype act);
@@ -67,6 +79,10 @@ struct cpu_kernels {
                             const float *o, int64_t n);
     /* o /= sum */
     void (*attention_finish)(float *o, float sum, int64_t n);
+    void (*block_conv)(const struct block_conv_row *b);
+    /* The first index from i on with x > bound; n if there is none. */
+    int64_t (*first_above)(const float *x, int64_t i, int64_t n, float bound);
+    float (*dot)(const float *a, const float *b, int64_t n);
 };
 
 void cpu_kernels_select(struct cpu_kernels *k, enum cpu_isa isa);

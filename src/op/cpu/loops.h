@@ -6,6 +6,8 @@
 
 #include "op/cpu/loops_attention.h"
 
+#include "op/cpu/loops_block.h"
+
 void KERNELS_FILL(struct cpu_kernels *k)
 {
     *k = (struct cpu_kernels){
@@ -21,5 +23,8 @@ void KERNELS_FILL(struct cpu_kernels *k)
         .attention_tile = attention_tile,
         .attention_merge = attention_merge,
         .attention_finish = attention_finish,
+        .block_conv = block_conv,
+        .first_above = first_above,
+        .dot = dot,
     };
 }

@@ -69,6 +69,12 @@ static size_t attention_scratch(const void *stream, const struct attention_args 
     return 0;
 }
 
+static size_t block_attention_scratch(const void *stream, const struct block_attention_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
 const struct backend backend_ref = {.name = "ref",
                                     .open = open_stream,
                                     .close = close_stream,
@@ -79,6 +85,7 @@ const struct backend backend_ref = {.name = "ref",
                                     .linear_scratch = linear_scratch,
                                     .gdn_gates_scratch = gdn_gates_scratch,
                                     .attention_scratch = attention_scratch,
+                                    .block_attention_scratch = block_attention_scratch,
 #define X(name) .name = ref_##name,
                                     OPERATORS(X)
 #undef X
