@@ -2,6 +2,7 @@
  * numerics/B89 and spec/B61. Statistical tests have fixed seeds: they pass or fail for good. */
 #include "test.h"
 
+#include "fail_alloc.h"
 #include "sample/noise.h"
 #include "sample/sample.h"
 
@@ -819,4 +820,63 @@ TEST(top_k_of_one_is_greedy)
         bench_close(&b);
         bench_close(&c);
     }
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+TEST(every_allocation_may_fail_and_a_pick_makes_none)
+{
+    lathe_logit_bias bias = {3, 1};
+    lathe_sampling s = plain;
+    s.presence_penalty = 1;
+    s.repetition_penalty = 1.1F;
+    s.top_p = 0.9F;
+    s.min_p = 0.01F;
+    s.bias = &bias;
+    s.n_bias = 1;
+    int32_t prompt[3] = {1, 2, 3}, end = 4, ban = 5, draft[2] = {6, 7};
+    lathe_error err;
+    size_t failures = 0;
+    for (size_t nth = 1;; nth++) {
+        struct id_set ids = {0};
+        struct sample_scratch w = {0};
+        struct sampler *sampler = NULL;
+        fail_alloc_arm(nth);
+        lathe_status st = id_set_init(&ids, 50, NULL, &err);
+        if (!st)
+            st = sample_scratch_init(&w, 50, &err);
+        if (!st) {
+            struct sampler_options o = {.sampling = &s,
+                                        .ids = &ids,
+                                        .prompt = prompt,
+                                        .n_prompt = 3,
+                                        .end_id = &end,
+                                        .n_end = 1,
+                                        .min_tokens = 9,
+                                        .ban = &ban,
+                                        .n_ban = 1};
+            st = sampler_open(&sampler, &o, &err);
+        }
+        bool failed = fail_alloc_disarm();
+        CHECK_INT(st, failed ? LATHE_E_MEMORY : LATHE_OK);
+        if (!failed) {
+            for (int i = 0; i < 50; i++)
+                row[i] = (float)i / 10;
+            int32_t id;
+            float lp;
+            lathe_candidate top[5];
+            fail_alloc_arm(1);
+            CHECK_OK(sampler_pick(sampler, &w, row, draft, 2, &id, &err), &err);
+            sampler_commit(sampler, &id, 1);
+            logits_logprobs(row, &ids, id, &lp, top, 5, &id);
+            CHECK(!fail_alloc_disarm());
+        }
+        sampler_close(sampler);
+        sample_scratch_release(&w);
+        id_set_release(&ids);
+        if (!failed)
+            break;
+        failures++;
+    }
+    CHECK(failures >= 8);
 }
