@@ -52,11 +52,16 @@ struct draft_law {
     struct candidate *q; /* [n]: id and weight, the weights being probabilities */
 };
 
+/* Where a proposal comes from: statistics and limits are kept apart, because they differ so much. */
+enum draft_source { DRAFT_MODEL, DRAFT_LOOKUP, DRAFT_SOURCES };
+
 struct draft_request {
     int32_t slot;
     int32_t pos; /* F: position of the anchor */
     int32_t anchor;
     int32_t most; /* drafts wanted, 1 .. max_draft */
+    /* For a combination: the most from each of its parts; 0: as many as it usually gives. */
+    int32_t most_from[DRAFT_SOURCES];
     /* History and settings of the request. Drafts are chosen by sampler_pick on the drafter's logits, with
      * the drafts before as draft[0 .. i): so they share filters, penalties and noise with the target's own
      * choice. `history` is the sequence up to and with the anchor. */
@@ -66,6 +71,7 @@ struct draft_request {
     /* Filled by propose. */
     int32_t draft[SPEC_MAX_DRAFT];
     int32_t n; /* 0 .. most */
+    enum draft_source source;
 };
 
 struct drafter; /* each implementation's own */
