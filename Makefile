@@ -48,7 +48,7 @@ BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out bench/op.c bench/engine.c,$(call
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $B/src/model/config.o
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/model/,config.o fields.o rotary.o)
 FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.

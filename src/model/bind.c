@@ -146,8 +146,9 @@ static void list_modules(struct binder *b)
 static lathe_status bind_all(struct model *m, lathe_error *err)
 {
     struct binder b;
-    lathe_status st = names_open(&b, m, err);
+    lathe_status st = names_open(&b, m->files, &m->arena, err);
     if (!st) {
+        b.m = m;
         names_ignore_prefix(&b, "visual.");
         bind_text(&b);
         bind_mtp(&b);

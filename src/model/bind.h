@@ -18,7 +18,8 @@ struct entry {
 };
 
 struct binder {
-    struct model *m;
+    struct arena *arena;   /* of expanded vectors and names */
+    struct model *m;       /* bind.c's */
     struct entry *entries; /* [n], by short name */
     size_t n;
     struct bound *bound; /* [n_bound]: the matrices so far */
@@ -34,8 +35,9 @@ struct bound {
     const struct checkpoint_tensor *tensor; /* its codes: gives the order in the files */
 };
 
-/* Lists the tensors of m->files. */
-lathe_status names_open(struct binder *b, struct model *m, lathe_error *err);
+/* Lists the tensors of the files. */
+lathe_status names_open(struct binder *b, const struct checkpoint *files, struct arena *arena,
+                        lathe_error *err);
 void names_close(struct binder *b);
 
 /* The tensor "base.suffix", or "base" where suffix is NULL; NULL if there is none. It then counts as
@@ -72,11 +74,17 @@ void bind_matrix(struct binder *b, struct weight *w, const char *base, int64_t r
  * parent.joined. */
 void bind_parts(struct binder *b, const struct part *parts, int32_t n, const char *parent,
                 const char *joined, int64_t cols);
-/* Expands a small tensor to F32 in the model's arena. dims[n_dims] as in config.json; a dimension of
+/* Binds a plain matrix whose name has no ".weight" behind it. */
+void bind_parameter(struct binder *b, struct weight *w, const char *name, int64_t rows,
+                    int64_t cols);
+/* Expands a small tensor to F32 in the arena. dims[n_dims] as in config.json; a dimension of
  * 1 in between is allowed in the file (conv1d). */
 void bind_vector(struct binder *b, struct tensor *out, const char *base, const char *suffix,
                  int64_t dim0, int64_t dim1);
-/* The same for the factors of a norm that checkpoints store zero-centred: 1 + what is stored. */
+/* The same for one of dims dim0, dim1, n, as a matrix [dim0 * dim1, n]. */
+void bind_stack(struct binder *b, struct tensor *out, const char *base, const char *suffix,
+                int64_t dim0, int64_t dim1, int64_t n);
+/* The same as bind_vector for the factors of a norm that checkpoints store zero-centred: 1 + what is stored. */
 void bind_norm(struct binder *b, struct tensor *out, const char *base, const char *suffix,
                int64_t n);
 

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "model/model.h"
+#include "model/config.h"
 #include "op/op.h"
 
 enum {
@@ -17,146 +17,7 @@ enum {
     MAX_HEADS = 1 << 12, /* with OP_MAX_HEAD: every product of sizes stays below 2^31 */
 };
 
-/* The first failure is kept and later reads do nothing, so that fields read straight. */
-struct reader {
-    const struct json_doc *doc;
-    json_t *obj;       /* the object that is read */
-    const char *where; /* its name with a dot behind, "" for the top level */
-    lathe_status *st;  /* shared by the readers of one file */
-    lathe_error *err;
-};
-
-static const char *kind(const json_t *v)
-{
-    static const char *const names[] = {
-        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
-        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false",        [JSON_NULL] = "null",
-    };
-    return v ? names[json_typeof(v)] : "missing";
-}
-
-/* A member that is there and not null. */
-static json_t *member(const struct reader *r, const char *name)
-{
-    json_t *v = json_object_get(r->obj, name);
-    return json_is_null(v) ? NULL : v;
-}
-
-static void check_range(struct reader *r, const char *name, const json_t *v, int64_t min,
-                        int64_t max, int32_t *out)
-{
-    if (*r->st)
-        return;
-    if (!json_is_integer(v)) {
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected an integer of %lld to %lld",
-                      r->where, name, kind(v), (long long)min, (long long)max);
-        return;
-    }
-    json_int_t i = json_integer_value(v);
-    if (i < min || i > max)
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %lld, expected %lld to %lld", r->where, name,
-                      (long long)i, (long long)min, (long long)max);
-    else
-        *out = (int32_t)i;
-}
-
-static int32_t need_int(struct reader *r, const char *name, int64_t min, int64_t max)
-{
-    int32_t n = (int32_t)min;
-    check_range(r, name, member(r, name), min, max, &n);
-    return n;
-}
-
-static int32_t opt_int(struct reader *r, const char *name, int64_t min, int64_t max, int32_t other)
-{
-    return member(r, name) ? need_int(r, name, min, max) : other;
-}
-
-static double opt_real(struct reader *r, const char *name, double min, double max, double other)
-{
-    json_t *v = member(r, name);
-    if (*r->st || !v)
-        return other;
-    double x = json_is_number(v) ? json_number_value(v) : NAN;
-    if (x >= min && x <= max)
-        return x;
-    if (json_is_number(v))
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %g, expected %g to %g", r->where, name, x, min,
-                      max);
-    else
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected a number of %g to %g", r->where,
-                      name, kind(v), min, max);
-    return other;
-}
-
-static bool opt_bool(struct reader *r, const char *name, bool other)
-{
-    json_t *v = member(r, name);
-    if (*r->st || !v)
-        return other;
-    if (!json_is_boolean(v))
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected true or false", r->where, name,
-                      kind(v));
-    return json_is_true(v);
-}
-
-static const char *opt_string(struct reader *r, const char *name, const char *other)
-{
-    json_t *v = member(r, name);
-    size_t n;
-    if (*r->st || !v)
-        return other;
-    const char *s = json_text(r->doc, v, &n);
-    if (!s)
-        *r->st =
-            fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected a string", r->where, name, kind(v));
-    return s ? s : other;
-}
-
-/* NULL where the member is absent. */
-static json_t *opt_object(struct reader *r, const char *name)
-{
-    json_t *v = member(r, name);
-    if (*r->st || !v)
-        return NULL;
-    if (!json_is_object(v))
-        *r->st =
-            fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected an object", r->where, name, kind(v));
-    return v;
-}
-
-/* The value must be absent or one of two spellings of what is built. */
-static void only_string(struct reader *r, const char *name, const char *a, const char *b)
-{
-    const char *s = opt_string(r, name, a);
-    if (!*r->st && strcmp(s, a) != 0 && strcmp(s, b) != 0)
-        *r->st = fail(r->err, LATHE_E_UNSUPPORTED, "%s%s \"%.64s\" is not supported, only \"%s\"",
-                      r->where, name, s, a);
-}
-
-static void only_bool(struct reader *r, const char *name, bool value)
-{
-    if (opt_bool(r, name, value) != value && !*r->st)
-        *r->st = fail(r->err, LATHE_E_UNSUPPORTED, "%s%s %s is not supported, only %s", r->where,
-                      name, value ? "false" : "true", value ? "true" : "false");
-}
-
-/* It must be absent or null. */
-static void refuse_member(struct reader *r, const char *name)
-{
-    if (!*r->st && member(r, name))
-        *r->st = fail(r->err, LATHE_E_UNSUPPORTED, "%s%s is not supported", r->where, name);
-}
-
-static void check_multiple(struct reader *r, const char *a, int32_t n, const char *b, int32_t m)
-{
-    if (!*r->st && n % m)
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %d, expected a multiple of %s, %d", r->where,
-                      a, n, b, m);
-}
-
-static void read_sizes(struct reader *r, struct dims *d)
+void sizes_read(struct reader *r, struct dims *d)
 {
     d->vocab = need_int(r, "vocab_size", 1, MAX_VOCAB);
     d->hidden = need_int(r, "hidden_size", 1, MAX_WIDTH);
@@ -169,7 +30,10 @@ static void read_sizes(struct reader *r, struct dims *d)
     d->n_kv_heads = need_int(r, "num_key_value_heads", 1, MAX_HEADS);
     d->head_dim = need_int(r, "head_dim", 2, OP_MAX_HEAD);
     check_multiple(r, "num_attention_heads", d->n_heads, "num_key_value_heads", d->n_kv_heads);
+}
 
+static void read_gdn_sizes(struct reader *r, struct dims *d)
+{
     d->n_k_heads = need_int(r, "linear_num_key_heads", 1, MAX_HEADS);
     d->n_v_heads = need_int(r, "linear_num_value_heads", 1, MAX_HEADS);
     d->dk = need_int(r, "linear_key_head_dim", 1, OP_MAX_HEAD);
@@ -186,7 +50,7 @@ static void read_sizes(struct reader *r, struct dims *d)
 static void read_layer_types(struct reader *r, struct dims *d)
 {
     int32_t interval = opt_int(r, "full_attention_interval", 1, INT_MAX, 4);
-    json_t *types = member(r, "layer_types");
+    json_t *types = field_get(r, "layer_types");
     if (*r->st)
         return;
     if (!types) {
@@ -208,121 +72,11 @@ static void read_layer_types(struct reader *r, struct dims *d)
             *r->st = fail(r->err, LATHE_E_UNSUPPORTED,
                           "%slayer_types[%d]: \"%.64s\" is not supported, only "
                           "\"linear_attention\" and \"full_attention\"",
-                          r->where, i, s ? s : kind(json_array_get(types, (size_t)i)));
+                          r->where, i, s ? s : field_kind(json_array_get(types, (size_t)i)));
             return;
         }
         d->is_full_attention[i] = full;
     }
-}
-
-static void read_sections(struct reader *r, struct dims *d)
-{
-    json_t *v = member(r, "mrope_section");
-    if (*r->st || !v)
-        return;
-    if (!json_is_array(v) || json_array_size(v) != 3) {
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%smrope_section: expected three integers", r->where);
-        return;
-    }
-    for (size_t i = 0; i < 3; i++)
-        check_range(r, "mrope_section", json_array_get(v, i), 0, MAX_ROTARY_PAIRS,
-                    &d->mrope_section[i]);
-    only_bool(r, "mrope_interleaved", true);
-}
-
-/* base^(-2i/d) in float32 steps, as the reference computes it. */
-static float plain_frequency(double theta, int32_t i, int32_t rotary_dims)
-{
-    float exponent = (float)(2 * i) / (float)rotary_dims;
-    float power = (float)pow(theta, (double)exponent);
-    return 1.0f / power;
-}
-
-/* Static YaRN (transformers' _compute_yarn_parameters):
- *   corr(r) = n ln(L / 2 pi r) / (2 ln theta),  n rotary dims, L the original context
- *   ramp(i) = clamp((i - low) / (high - low), 0, 1), low = floor(corr(beta_fast)),
- *             high = ceil(corr(beta_slow))
- *   f(i)    = f(i) / factor * ramp(i) + f(i) * (1 - ramp(i)) */
-static void apply_yarn(struct reader *r, struct dims *d, double theta)
-{
-    double factor = opt_real(r, "factor", 1, 1 << 20, NAN);
-    int32_t original = need_int(r, "original_max_position_embeddings", 1, 1 << 30);
-    double fast = opt_real(r, "beta_fast", 1e-3, 1e6, 32);
-    double slow = opt_real(r, "beta_slow", 1e-3, 1e6, 1);
-    double scale = opt_real(r, "attention_factor", 1e-3, 1e3, 0.1 * log(factor) + 1);
-    only_bool(r, "truncate", true);
-    refuse_member(r, "mscale");
-    refuse_member(r, "mscale_all_dim");
-    if (!*r->st && isnan(factor))
-        *r->st = fail(r->err, LATHE_E_FORMAT, "%sfactor: missing, YaRN needs it", r->where);
-    if (*r->st)
-        return;
-
-    double n = d->rotary_dims, two_pi = 2 * acos(-1.0);
-    double low = floor(n * log(original / (two_pi * fast)) / (2 * log(theta)));
-    double high = ceil(n * log(original / (two_pi * slow)) / (2 * log(theta)));
-    low = fmax(low, 0);
-    high = fmin(high, n - 1);
-    if (low == high)
-        high += 0.001;
-    for (int32_t i = 0; i < d->rotary_dims / 2; i++) {
-        double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
-        double f = (double)d->inv_freq[i];
-        d->inv_freq[i] = (float)(f / factor * ramp + f * (1 - ramp));
-    }
-    d->rope_scale = (float)scale;
-    d->max_position = (int32_t)fmin(factor * original, 1 << 30);
-}
-
-/* Fields are in rope_parameters; older files have rope_scaling, and rope_theta and
- * partial_rotary_factor beside it. */
-static void read_rotary(struct reader *text, struct dims *d)
-{
-    struct reader r = *text;
-    char where[64];
-    const char *name = member(text, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    json_t *params = opt_object(text, name);
-    if (*text->st)
-        return;
-    if (params) {
-        (void)snprintf(where, sizeof where, "%s%s.", text->where, name);
-        r.obj = params;
-        r.where = where;
-    }
-    /* Each field from its new place, or else from its old one. */
-    struct reader *theta_at = member(&r, "rope_theta") ? &r : text;
-    double theta = opt_real(theta_at, "rope_theta", 1.001, 1e12, 1e7);
-    struct reader *part_at = member(&r, "partial_rotary_factor") ? &r : text;
-    double part = opt_real(part_at, "partial_rotary_factor", 0, 1, 0.25);
-    const char *type = opt_string(&r, "rope_type", opt_string(&r, "type", "default"));
-    if (*r.st)
-        return;
-    d->rotary_dims = (int32_t)(d->head_dim * part);
-    if (d->rotary_dims < 2 || d->rotary_dims % 2 || d->rotary_dims > 2 * MAX_ROTARY_PAIRS) {
-        *text->st = fail(text->err, LATHE_E_FORMAT,
-                         "partial_rotary_factor %g of head_dim %d: %d rotary dimensions, expected "
-                         "an even number of 2 to %d",
-                         part, d->head_dim, d->rotary_dims, 2 * MAX_ROTARY_PAIRS);
-        return;
-    }
-    for (int32_t i = 0; i < d->rotary_dims / 2; i++)
-        d->inv_freq[i] = plain_frequency(theta, i, d->rotary_dims);
-    d->rope_scale = 1;
-
-    struct reader *section_at = member(&r, "mrope_section") ? &r : text;
-    read_sections(section_at, d);
-    if (strcmp(type, "yarn") == 0)
-        apply_yarn(&r, d, theta);
-    else if (strcmp(type, "default") != 0 && strcmp(type, "mrope") != 0 && !*r.st)
-        *r.st = fail(r.err, LATHE_E_UNSUPPORTED,
-                     "%srope_type \"%.64s\" is not supported, only \"default\" and \"yarn\"",
-                     r.where, type);
-    const int32_t *s = d->mrope_section;
-    int32_t pairs = s[0] + s[1] + s[2];
-    if (!*text->st && pairs != 0 && pairs != d->rotary_dims / 2)
-        *text->st =
-            fail(text->err, LATHE_E_FORMAT, "mrope_section: [%d, %d, %d] are %d pairs, expected %d",
-                 s[0], s[1], s[2], pairs, d->rotary_dims / 2);
 }
 
 static void check_supported(struct reader *r)
@@ -344,7 +98,8 @@ static void check_quantization(struct reader *top)
     r.where = "quantization_config.";
     if (*top->st || !r.obj)
         return;
-    json_t *transform = member(&r, "transform_config"), *block = member(&r, "weight_block_size");
+    json_t *transform = field_get(&r, "transform_config"),
+           *block = field_get(&r, "weight_block_size");
     if (json_object_size(transform))
         refuse_member(&r, "transform_config");
     if (block &&
@@ -378,7 +133,7 @@ static lathe_status read_config(struct dims *d, const struct json_doc *doc, lath
     lathe_status st = LATHE_OK;
     struct reader top = {doc, doc->root, "", &st, err};
     if (!json_is_object(doc->root))
-        return fail(err, LATHE_E_FORMAT, "%s, expected an object", kind(doc->root));
+        return fail(err, LATHE_E_FORMAT, "%s, expected an object", field_kind(doc->root));
     struct reader text = top;
     json_t *inner = opt_object(&top, "text_config");
     if (st)
@@ -392,11 +147,12 @@ static lathe_status read_config(struct dims *d, const struct json_doc *doc, lath
     if (st)
         return st;
     check_supported(&text);
-    read_sizes(&text, d);
+    sizes_read(&text, d);
+    read_gdn_sizes(&text, d);
     if (!st)
         read_layer_types(&text, d);
     if (!st)
-        read_rotary(&text, d);
+        rotary_read(&text, d, 0.25);
     if (!st)
         read_parts(&top, &text, d);
     return st;

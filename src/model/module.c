@@ -249,7 +249,7 @@ static void finish(struct binder *b, struct weight *w, const char *base,
         b->bound = p;
         b->cap_bound = cap;
     }
-    char *kept = arena_strndup(&b->m->arena, name, strlen(name));
+    char *kept = arena_strndup(b->arena, name, strlen(name));
     if (!kept) {
         problem_memory(b, strlen(name));
         return;
@@ -265,6 +265,30 @@ void bind_matrix(struct binder *b, struct weight *w, const char *base, int64_t r
     *w = l.weight;
     w->global = l.global[0];
     finish(b, w, base, l.codes);
+}
+
+static void missing_tensor(struct binder *b, const char *base, const char *suffix)
+{
+    char name[MAX_NAME], full[MAX_NAME];
+    (void)snprintf(name, sizeof name, "%s%s%s", base, suffix ? "." : "", suffix ? suffix : "");
+    names_full(b, name, full);
+    problem(b, LATHE_E_FORMAT, "tensor %s is missing", full);
+}
+
+void bind_parameter(struct binder *b, struct weight *w, const char *name, int64_t rows,
+                    int64_t cols)
+{
+    struct siblings s = {.weight = names_take(b, name, NULL)};
+    struct loaded l = {0};
+    if (!s.weight) {
+        missing_tensor(b, name, NULL);
+        return;
+    }
+    if (!load_plain(b, &l, name, &s, rows, cols))
+        return;
+    *w = l.weight;
+    w->global = 1;
+    finish(b, w, name, l.codes);
 }
 
 static struct weight rows_of(const struct weight *w, int64_t first, int64_t n)
@@ -323,15 +347,31 @@ void bind_parts(struct binder *b, const struct part *parts, int32_t n, const cha
     }
 }
 
+/* The n values of a small tensor in F32; NULL after a problem. */
+static float *expand(struct binder *b, const struct checkpoint_tensor *t)
+{
+    int64_t n = elements(t);
+    float *x = arena_alloc(b->arena, (size_t)n * sizeof *x);
+    if (!x) {
+        problem_memory(b, (size_t)n * sizeof *x);
+        return NULL;
+    }
+    to_f32(x, t->data, t->dtype, n);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) {
+            problem(b, LATHE_E_NUMERIC, "tensor %s in %s: value %lld is %g", t->name, t->file,
+                    (long long)i, (double)x[i]);
+            break;
+        }
+    return x;
+}
+
 void bind_vector(struct binder *b, struct tensor *out, const char *base, const char *suffix,
                  int64_t dim0, int64_t dim1)
 {
     const struct checkpoint_tensor *t = names_take(b, base, suffix);
     if (!t) {
-        char name[MAX_NAME], full[MAX_NAME];
-        (void)snprintf(name, sizeof name, "%s%s%s", base, suffix ? "." : "", suffix ? suffix : "");
-        names_full(b, name, full);
-        problem(b, LATHE_E_FORMAT, "tensor %s is missing", full);
+        missing_tensor(b, base, suffix);
         return;
     }
     bool fits = t->n_dims >= 1 && t->dim[0] == dim0 &&
@@ -348,20 +388,30 @@ void bind_vector(struct binder *b, struct tensor *out, const char *base, const c
         problem_shape(b, t, text);
         return;
     }
-    int64_t n = elements(t);
-    float *x = arena_alloc(&b->m->arena, (size_t)n * sizeof *x);
-    if (!x) {
-        problem_memory(b, (size_t)n * sizeof *x);
+    float *x = expand(b, t);
+    if (x)
+        *out = dim1 ? tensor_2d(x, DT_F32, dim0, dim1) : tensor_1d(x, DT_F32, dim0);
+}
+
+void bind_stack(struct binder *b, struct tensor *out, const char *base, const char *suffix,
+                int64_t dim0, int64_t dim1, int64_t n)
+{
+    const struct checkpoint_tensor *t = names_take(b, base, suffix);
+    if (!t) {
+        missing_tensor(b, base, suffix);
         return;
     }
-    to_f32(x, t->data, t->dtype, n);
-    *out = dim1 ? tensor_2d(x, DT_F32, dim0, dim1) : tensor_1d(x, DT_F32, n);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(x[i])) {
-            problem(b, LATHE_E_NUMERIC, "tensor %s in %s: value %lld is %g", t->name, t->file,
-                    (long long)i, (double)x[i]);
-            return;
-        }
+    if (!is_real(t->dtype) || t->n_dims != 3 || t->dim[0] != dim0 || t->dim[1] != dim1 ||
+        t->dim[2] != n) {
+        char text[96];
+        (void)snprintf(text, sizeof text, "F32 or BF16 [%lld, %lld, %lld]", (long long)dim0,
+                       (long long)dim1, (long long)n);
+        problem_shape(b, t, text);
+        return;
+    }
+    float *x = expand(b, t);
+    if (x)
+        *out = tensor_2d(x, DT_F32, dim0 * dim1, n);
 }
 
 void bind_norm(struct binder *b, struct tensor *out, const char *base, const char *suffix,

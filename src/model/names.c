@@ -28,15 +28,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-lathe_status names_open(struct binder *b, struct model *m, lathe_error *err)
+lathe_status names_open(struct binder *b, const struct checkpoint *files, struct arena *arena,
+                        lathe_error *err)
 {
-    *b = (struct binder){.m = m, .n = checkpoint_count(m->files)};
+    *b = (struct binder){.arena = arena, .n = checkpoint_count(files)};
     buf_init(&b->problems, sizeof err->message - 128);
     b->entries = calloc(b->n ? b->n : 1, sizeof *b->entries);
     if (!b->entries)
         return fail_memory(err, b->n * sizeof *b->entries);
     for (size_t i = 0; i < b->n; i++) {
-        const struct checkpoint_tensor *t = checkpoint_at(m->files, i);
+        const struct checkpoint_tensor *t = checkpoint_at(files, i);
         b->entries[i] = (struct entry){.name = shorten(t->name), .tensor = t};
     }
     qsort(b->entries, b->n, sizeof *b->entries, by_name);
