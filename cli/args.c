@@ -20,6 +20,15 @@ void engine_args_add(struct options *o, struct engine_args *a)
     option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|neon|best");
 }
 
+void spec_args_add(struct options *o, struct engine_args *a)
+{
+    option_text(o, "--spec", NULL, &a->spec);
+    option_text(o, "--draft-model", NULL, &a->draft_model);
+    option_int(o, "--draft-k", NULL, &a->draft_k, 1, LATHE_MAX_DRAFT);
+    option_flag(o, "--fixed-k", NULL, &a->fixed_k);
+    option_flag(o, "--rejection", NULL, &a->rejection);
+}
+
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code)
 {
     if (a->model)
@@ -35,6 +44,11 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->n_ctx = (int32_t)a->ctx;
     o->n_threads = (int32_t)a->threads;
     o->pin_threads = a->pin;
+    o->spec = a->spec;
+    o->draft_dir = a->draft_model;
+    o->draft_k = (int32_t)a->draft_k;
+    o->fixed_k = a->fixed_k;
+    o->rejection = a->rejection;
     bool f32 = a->activations && strcmp(a->activations, "f32") == 0;
     o->activations = f32 ? LATHE_F32 : LATHE_BF16;
     if (a->kv)

@@ -14,9 +14,14 @@ struct engine_args {
     int64_t ctx, threads;
     bool pin;
     const char *kv, *activations, *isa; /* words; NULL: the default */
-    double load_ms;                     /* of engine_args_open */
+    const char *spec, *draft_model;     /* NULL: the default */
+    int64_t draft_k;
+    bool fixed_k, rejection;
+    double load_ms; /* of engine_args_open */
 };
 void engine_args_add(struct options *o, struct engine_args *a);
+/* --spec --draft-model --draft-k --fixed-k --rejection, for commands that generate. */
+void spec_args_add(struct options *o, struct engine_args *a);
 /* "--model is needed" as a usage error unless it was given. */
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);

@@ -30,6 +30,8 @@ static const char help[] =
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
     "          --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
+    "drafts    --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
+    "          --fixed-k (always N)  --rejection (sampling by rejection)\n"
     "\n"
     "Type a message, or /help for the commands. Ctrl-C stops the answer, Ctrl-D ends.\n"
     "Lines are also read from a pipe: one message each.\n"
@@ -429,6 +431,7 @@ int chat_main(int argc, char **argv)
     o->command = "chat";
     o->help = help;
     engine_args_add(o, &c.engine_args);
+    spec_args_add(o, &c.engine_args);
     sampling_args_add(o, &c.sampling);
     think_args_add(o, &c.think);
     option_text(o, "--system", NULL, &c.first_system);

@@ -18,6 +18,8 @@ static const char help[] =
     "  --schedule             a line an operator call of one step (opens the model)\n"
     "  --threads N  --pin  --isa generic|avx2|avx512|neon|best\n"
     "                         for --schedule\n"
+    "  --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
+    "  --fixed-k  --rejection the drafter that the memory plan includes\n"
     "\n"
     "Prints the configuration, the formats of the matrices with their sizes, and\n"
     "the memory that `run` would take at that context. Weights are mapped from the\n"
@@ -147,6 +149,8 @@ static void print_plan(const lathe_memory_plan *p, lathe_dtype kv)
     print_line("weights, mapped", p->weights, "");
     print_line("KV cache", p->kv, note);
     print_line("recurrent state", p->recurrent, "");
+    if (p->drafter)
+        print_line("drafter", p->drafter, "");
     print_line("workspace", p->workspace, "");
     print_line("total", p->total, "");
 }
@@ -203,6 +207,7 @@ int inspect_main(int argc, char **argv)
     o->help = help;
     o->operand = "DIR";
     engine_args_add(o, &in.engine);
+    spec_args_add(o, &in.engine);
     option_int(o, "--slots", NULL, &in.slots, 1, 256);
     option_flag(o, "--tensors", NULL, &in.tensors);
     option_flag(o, "--matrices", NULL, &in.matrices);

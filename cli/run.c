@@ -21,6 +21,8 @@ static const char help[] =
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
     "          --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
+    "drafts    --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
+    "          --fixed-k (always N)  --rejection (sampling by rejection)\n"
     "output    --stats json|text  a line on standard error at the end\n"
     "          --logprobs N       a JSON line a token with the N best (0 to 20), on\n"
     "                             standard error, or --logprobs-file FILE\n"
@@ -52,6 +54,7 @@ static void add_options(struct run *r)
     o->command = "run";
     o->help = help;
     engine_args_add(o, &r->engine);
+    spec_args_add(o, &r->engine);
     sampling_args_add(o, &r->sampling);
     think_args_add(o, &r->think);
     option_text(o, "--prompt", "-p", &r->prompt);

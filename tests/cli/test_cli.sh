@@ -78,9 +78,9 @@ t_help_names_every_option() {
     for c in run chat perplexity tokenize template inspect; do
         run $c --help
         # Options of the command's own file, and of the groups in args.c that it adds.
-        for group in "$c" $(grep -oE '(engine|sampling|think)_args_add\(o' "cli/$c.c" | sed 's/_.*//'); do
+        for group in "$c" $(grep -oE '(engine|spec|sampling|think)_args_add\(o' "cli/$c.c" | sed 's/_.*//'); do
             case $group in
-            engine | sampling | think)
+            engine | spec | sampling | think)
                 sed -n "/^void ${group}_args_add/,/^}/p" cli/args.c ;;
             *) cat "cli/$c.c" ;;
             esac
