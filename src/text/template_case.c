@@ -279,17 +279,7 @@ static bool put_lower(struct builder *b, const struct string *s, size_t at, size
 
 static bool finish(struct run *r, struct builder *b, const struct string *s, struct value *out)
 {
-    if (!builder_string(b, out))
-        return false;
-    if (!s->is_markup)
-        return true;
-    struct string *m = run_alloc(r, sizeof *m);
-    if (!m)
-        return false;
-    *m = *out->u.string;
-    m->is_markup = true;
-    *out = value_string(m);
-    return true;
+    return builder_string(b, out) && (!s->is_markup || string_mark(r, out));
 }
 
 bool string_case(struct run *r, const struct string *s, enum letter_case to, struct value *out)

@@ -32,12 +32,62 @@ static bool same_text(const struct string *s, const char *name, size_t n)
     return s->n == n && memcmp(s->s, name, n) == 0;
 }
 
+/* The call of a lazy builtin, kept. */
+struct deferred {
+    const struct builtin *builtin;
+    struct value self, a[MAX_PARAMS];
+    struct args raw;
+};
+
+static bool defer(struct run *r, const struct builtin *b, struct value self, const struct value *a,
+                  const struct args *raw, struct value *out)
+{
+    struct deferred *d = run_alloc(r, sizeof *d);
+    struct generator *g = run_alloc(r, sizeof *g);
+    struct value *pos = run_array(r, raw->n, sizeof *pos);
+    struct keyword *keyword = run_array(r, raw->n_keyword, sizeof *keyword);
+    if (!d || !g || !pos || !keyword)
+        return false;
+    *d = (struct deferred){.builtin = b, .self = self};
+    memcpy(d->a, a, sizeof d->a);
+    if (raw->n)
+        memcpy(pos, raw->pos, raw->n * sizeof *pos);
+    if (raw->n_keyword)
+        memcpy(keyword, raw->keyword, raw->n_keyword * sizeof *keyword);
+    d->raw = (struct args){pos, raw->n, keyword, raw->n_keyword};
+    *g = (struct generator){.deferred = d};
+    *out = (struct value){.type = V_GENERATOR, .u.generator = g};
+    return true;
+}
+
+bool generator_start(struct run *r, struct generator *g)
+{
+    const struct deferred *d = g->deferred;
+    struct value made;
+    if (!d)
+        return true;
+    g->deferred = NULL;
+    bool ok = run_enter(r) && d->builtin->fn(r, d->self, d->a, &d->raw, &made);
+    run_leave(r);
+    if (!ok)
+        return false;
+    g->item = made.u.generator->item;
+    g->n = made.u.generator->n;
+    return true;
+}
+
+static bool start(struct run *r, const struct builtin *b, struct value self, const struct value *a,
+                  const struct args *raw, struct value *out)
+{
+    return b->is_lazy ? defer(r, b, self, a, raw, out) : b->fn(r, self, a, raw, out);
+}
+
 bool builtin_call(struct run *r, const char *kind, const struct builtin *b, struct value self,
                   const struct args *args, struct value *out)
 {
     struct value a[MAX_PARAMS] = {{0}};
     if (b->params[0] == '*')
-        return b->fn(r, self, a, args, out);
+        return start(r, b, self, a, args, out);
     size_t n = 0, used = 0;
     const char *p = b->params;
     while (*p) {
@@ -66,7 +116,7 @@ bool builtin_call(struct run *r, const char *kind, const struct builtin *b, stru
                          n == 1 ? "" : "s", args->n);
     if (used < args->n_keyword)
         return run_error(r, "%s '%s' has no such keyword argument", kind, b->name);
-    return b->fn(r, self, a, args, out);
+    return start(r, b, self, a, args, out);
 }
 
 bool value_call(struct run *r, struct value callee, const struct args *args, struct value *out)

@@ -135,46 +135,53 @@ static bool filtered(struct run *r, const struct node *filter, struct value *v)
 
 /* ---- Loops --------------------------------------------------------------------------------- */
 
-size_t loop_length(const struct loop *l)
-{
-    return l->n;
-}
-
 size_t loop_index(const struct loop *l)
 {
     return l->i + 1;
 }
 
-/* The items for which the loop's `if` holds. The condition sees the target, not the loop. */
-static bool select_items(struct run *r, const struct node *n, const struct value **item,
-                         size_t *count)
+/* Is there an item `i`? The condition of a loop sees the target, not the loop. */
+static bool loop_reach(struct run *r, struct loop *l, size_t i, bool *reached)
 {
-    struct scope *outer = r->scope, *s = scope_open(r, outer);
-    struct value *kept = run_array(r, *count, sizeof *kept);
-    size_t n_kept = 0;
-    if (!s || !kept)
-        return false;
+    struct scope *outer = r->scope, *s = NULL;
     bool ok = true;
-    for (size_t i = 0; i < *count && ok; i++) {
-        struct value holds;
+    while (ok && l->n <= i && l->at < l->n_candidates) {
+        struct value holds, v = l->candidate[l->at++];
+        if (!s && !(s = scope_open(r, l->scope)))
+            return false;
         r->scope = s;
-        ok = assign(r, s, n->a, (*item)[i]) && eval_node(r, n->c, &holds);
+        ok = assign(r, s, l->node->a, v) && eval_node(r, l->node->c, &holds);
         r->scope = outer;
         if (ok && value_truth(holds))
-            kept[n_kept++] = (*item)[i];
+            l->kept[l->n++] = v;
     }
-    *item = kept;
-    *count = n_kept;
+    *reached = i < l->n;
     return ok;
 }
 
-static enum flow iterate(struct run *r, struct loop *l, struct builder *into)
+bool loop_length(struct run *r, struct loop *l, size_t *n)
+{
+    bool reached;
+    bool ok = loop_reach(r, l, SIZE_MAX, &reached);
+    *n = l->n;
+    return ok;
+}
+
+/* *completed: some iteration came to the end of the body. */
+static enum flow iterate(struct run *r, struct loop *l, struct builder *into, bool *completed)
 {
     const struct node *n = l->node;
     struct value self = {.type = V_LOOP, .u.loop = l};
     struct scope *s = NULL;
     enum flow flow = FLOW_ON;
-    for (l->i = 0; l->i < l->n && flow != FLOW_BREAK; l->i++) {
+    for (l->i = 0; flow != FLOW_BREAK; l->i++) {
+        bool reached;
+        if (!loop_reach(r, l, l->i, &reached))
+            return FLOW_FAILED;
+        if (!reached) {
+            l->i -= l->i > 0; /* a loop kept in a namespace stays at its last item */
+            break;
+        }
         if (!s || s->is_captured)
             s = scope_open(r, l->scope);
         if (!s)
@@ -186,6 +193,7 @@ static enum flow iterate(struct run *r, struct loop *l, struct builder *into)
         flow = exec_in(r, s, n->body, into);
         if (flow == FLOW_FAILED)
             return flow;
+        *completed |= flow == FLOW_ON;
     }
     return FLOW_ON;
 }
@@ -194,22 +202,27 @@ static enum flow loop_over(struct run *r, const struct node *n, struct scope *sc
                            struct value over, int64_t depth0, struct builder *into)
 {
     struct loop *l = run_alloc(r, sizeof *l);
-    struct scope *outer = r->scope;
     if (!l)
         return FLOW_FAILED;
     *l = (struct loop){.node = n, .scope = scope, .depth0 = depth0};
     if (!value_items(r, over, &l->item, &l->n))
         return FLOW_FAILED;
-    r->scope = scope;
-    bool ok = !n->c || select_items(r, n, &l->item, &l->n);
-    r->scope = outer;
-    if (!ok)
-        return FLOW_FAILED;
-    if (l->n == 0 && n->else_body) {
-        struct scope *s = scope_open(r, scope);
-        return s ? exec_in(r, s, n->else_body, into) : FLOW_FAILED;
+    if (n->c) {
+        l->candidate = l->item;
+        l->n_candidates = l->n;
+        l->item = l->kept = run_array(r, l->n, sizeof *l->kept);
+        l->n = 0;
+        if (!l->kept)
+            return FLOW_FAILED;
     }
-    return iterate(r, l, into);
+    /* jinja2 takes the else branch also where every iteration was cut short. */
+    bool completed = false;
+    if (iterate(r, l, into, &completed) == FLOW_FAILED)
+        return FLOW_FAILED;
+    if (completed || !n->else_body)
+        return FLOW_ON;
+    struct scope *s = scope_open(r, scope);
+    return s ? exec_in(r, s, n->else_body, into) : FLOW_FAILED;
 }
 
 static enum flow exec_for(struct run *r, const struct node *n)
@@ -239,15 +252,25 @@ bool loop_call(struct run *r, struct loop *l, const struct args *args, struct va
 bool loop_attribute(struct run *r, struct loop *l, const struct string *name, bool *known,
                     struct value *out)
 {
+    static const char *const of_length[] = {"length", "revindex", "revindex0", NULL};
+    static const char *const of_next[] = {"last", "nextitem", NULL};
+    bool has_next = false;
+    size_t n = 0;
+    for (size_t i = 0; of_length[i]; i++)
+        if (string_is(name, of_length[i]) && !loop_length(r, l, &n))
+            return false;
+    for (size_t i = 0; of_next[i]; i++)
+        if (string_is(name, of_next[i]) && !loop_reach(r, l, l->i + 1, &has_next))
+            return false;
     const struct {
         const char *name;
         int64_t value;
     } number[] = {
         {"index", (int64_t)l->i + 1},
         {"index0", (int64_t)l->i},
-        {"revindex", (int64_t)(l->n - l->i)},
-        {"revindex0", (int64_t)(l->n - l->i) - 1},
-        {"length", (int64_t)l->n},
+        {"revindex", (int64_t)n - (int64_t)l->i},
+        {"revindex0", (int64_t)n - (int64_t)l->i - 1},
+        {"length", (int64_t)n},
         {"depth", l->depth0 + 1},
         {"depth0", l->depth0},
     };
@@ -261,12 +284,11 @@ bool loop_attribute(struct run *r, struct loop *l, const struct string *name, bo
     if (string_is(name, "first"))
         *out = value_bool(l->i == 0, 0);
     else if (string_is(name, "last"))
-        *out = value_bool(l->i + 1 >= l->n, 0);
+        *out = value_bool(!has_next, 0);
     else if (string_is(name, "previtem"))
         *out = l->i ? l->item[l->i - 1] : value_undefined_hint(r, "there is no previous item");
     else if (string_is(name, "nextitem"))
-        *out =
-            l->i + 1 < l->n ? l->item[l->i + 1] : value_undefined_hint(r, "there is no next item");
+        *out = has_next ? l->item[l->i + 1] : value_undefined_hint(r, "there is no next item");
     else
         *known = false;
     return r->status == LATHE_OK;
@@ -499,9 +521,11 @@ static bool exec_one(struct run *r, const struct node *n, enum flow *flow)
         return filtered(r, n->b, &v) && print_value(r->out, v);
     case N_WITH:
         return exec_with(r, n, flow);
-    case N_SCOPE: {
+    case N_GENERATION: {
+        /* A call block of an argument-less macro, as far as a template can tell. */
         struct scope *s = scope_open(r, r->scope);
-        if (!s)
+        struct macro m = {.node = n};
+        if (!s || !bind_params(r, s, &m, &(struct args){0}))
             return false;
         *flow = exec_in(r, s, n->body, NULL);
         return true;

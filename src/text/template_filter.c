@@ -77,13 +77,10 @@ static bool filter_safe(struct run *r, struct value self, const struct value *a,
 {
     UNUSED(a), UNUSED(raw);
     const struct string *s;
-    struct string *m = run_alloc(r, sizeof *m);
-    if (!m || !value_to_string(r, self, &s))
+    if (!value_to_string(r, self, &s))
         return false;
-    *m = *s;
-    m->is_markup = true;
-    *out = value_string(m);
-    return true;
+    *out = value_string(s);
+    return string_mark(r, out);
 }
 
 static bool filter_escape(struct run *r, struct value self, const struct value *a,
@@ -150,7 +147,7 @@ static bool filter_indent(struct run *r, struct value self, const struct value *
             (indented && !builder_put_string(&b, pad.u.string)) || !builder_put_string(&b, line))
             return false;
     }
-    return builder_string(&b, out);
+    return builder_string(&b, out) && (!s->is_markup || string_mark(r, out));
 }
 
 static bool filter_center(struct run *r, struct value self, const struct value *a,
@@ -182,26 +179,28 @@ static bool filter_truncate(struct run *r, struct value self, const struct value
     static const struct string dots = {.s = "...", .n = 3}, blank = {.s = " ", .n = 1};
     const struct string *s, *end = &dots;
     int64_t length = 255, leeway = 5;
-    if (!value_expect_string(r, self, "truncate", &s) ||
-        (a[0].type != V_MISSING && !value_expect_integer(r, a[0], "truncate", &length)) ||
+    size_t n;
+    if ((a[0].type != V_MISSING && !value_expect_integer(r, a[0], "truncate", &length)) ||
         (a[2].type != V_MISSING && !value_expect_string(r, a[2], "truncate: end", &end)) ||
         (is_given(a[3]) && !value_expect_integer(r, a[3], "truncate: leeway", &leeway)))
         return false;
     int64_t n_end = (int64_t)string_length(end);
     if (length < n_end || leeway < 0)
         return run_error(r, "truncate: the length must not be below the end's, nor leeway below 0");
-    if ((int64_t)string_length(s) <= length + leeway) {
-        *out = value_string(s);
+    if (!value_length(r, self, &n))
+        return false;
+    if (n <= (uint64_t)length + (uint64_t)leeway) { /* short lists pass too */
+        *out = self;
         return true;
     }
     struct value cut;
-    size_t to = string_offset(s, (size_t)(length - n_end));
-    if (!string_part(r, s, 0, to, &cut))
+    if (!value_expect_string(r, self, "truncate", &s) ||
+        !string_part(r, s, 0, string_offset(s, (size_t)(length - n_end)), &cut))
         return false;
     size_t at = value_truth(a[1]) ? SIZE_MAX : string_rfind(r, cut.u.string, &blank, SIZE_MAX);
     if (at != SIZE_MAX && !string_part(r, s, 0, at, &cut))
         return false;
-    return string_concat(r, cut.u.string, end, out);
+    return string_add(r, cut.u.string, end, out);
 }
 
 static bool filter_wordcount(struct run *r, struct value self, const struct value *a,
@@ -347,7 +346,9 @@ static bool filter_int(struct run *r, struct value self, const struct value *a,
     if (self.type == V_FLOAT && !truncated(r, self.u.f, self.origin, &valid, out))
         return false;
     if (self.type == V_STRING) {
-        if (!parse_integer(r, self.u.string, base, &valid, out))
+        /* A base that int() refuses is a ValueError, which gives the default too. */
+        if ((base == 0 || (base >= 2 && base <= 36)) &&
+            !parse_integer(r, self.u.string, base, &valid, out))
             return false;
         if (!valid && parse_real(self.u.string, &x) &&
             !truncated(r, x, self.u.string->origin, &valid, out))
@@ -443,30 +444,30 @@ static bool filter_round(struct run *r, struct value self, const struct value *a
 /* ---- The tables ---------------------------------------------------------------------------- */
 
 const struct builtin filters_text[] = {
-    {"abs", "", filter_abs},
-    {"attr", "name", filter_attr},
-    {"capitalize", "", filter_capitalize},
-    {"center", "width?", filter_center},
-    {"d", "default_value? boolean?", filter_default},
-    {"default", "default_value? boolean?", filter_default},
-    {"e", "", filter_escape},
-    {"escape", "", filter_escape},
-    {"float", "default?", filter_float},
-    {"forceescape", "", filter_forceescape},
-    {"format", "*", filter_format},
-    {"indent", "width? first? blank?", filter_indent},
-    {"int", "default? base?", filter_int},
-    {"lower", "", filter_lower},
-    {"replace", "old new count?", filter_replace},
-    {"round", "precision? method?", filter_round},
-    {"safe", "", filter_safe},
-    {"string", "", filter_string},
-    {"title", "", filter_title},
-    {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson},
-    {"trim", "chars?", filter_trim},
-    {"truncate", "length? killwords? end? leeway?", filter_truncate},
-    {"upper", "", filter_upper},
-    {"wordcount", "", filter_wordcount},
+    {"abs", "", filter_abs, false},
+    {"attr", "name", filter_attr, false},
+    {"capitalize", "", filter_capitalize, false},
+    {"center", "width?", filter_center, false},
+    {"d", "default_value? boolean?", filter_default, false},
+    {"default", "default_value? boolean?", filter_default, false},
+    {"e", "", filter_escape, false},
+    {"escape", "", filter_escape, false},
+    {"float", "default?", filter_float, false},
+    {"forceescape", "", filter_forceescape, false},
+    {"format", "*", filter_format, false},
+    {"indent", "width? first? blank?", filter_indent, false},
+    {"int", "default? base?", filter_int, false},
+    {"lower", "", filter_lower, false},
+    {"replace", "old new count?", filter_replace, false},
+    {"round", "precision? method?", filter_round, false},
+    {"safe", "", filter_safe, false},
+    {"string", "", filter_string, false},
+    {"title", "", filter_title, false},
+    {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson, false},
+    {"trim", "chars?", filter_trim, false},
+    {"truncate", "length? killwords? end? leeway?", filter_truncate, false},
+    {"upper", "", filter_upper, false},
+    {"wordcount", "", filter_wordcount, false},
     {0},
 };
 

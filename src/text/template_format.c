@@ -371,8 +371,10 @@ bool string_percent(struct run *r, const struct string *format, struct value val
         if (!put_percent(&p, &b, &f, v))
             return false;
     }
-    if (values.type == V_TUPLE ? p.next < values.u.list->n
-                               : p.next == 0 && values.type != V_DICT && values.type != V_LIST)
+    /* What can be subscripted counts as a mapping, of which not every member must be named. */
+    bool is_mapping = values.type == V_DICT || values.type == V_LIST || values.type == V_RANGE ||
+                      values.type == V_UNDEFINED;
+    if (values.type == V_TUPLE ? p.next < values.u.list->n : p.next == 0 && !is_mapping)
         return run_error(r, "not all arguments converted during string formatting");
     return builder_string(&b, out);
 }

@@ -158,13 +158,13 @@ static bool call_joiner(struct run *r, struct value self, const struct value *a,
 }
 
 static const struct builtin functions[] = {
-    {"range", "start stop? step?", call_range},
-    {"dict", "*", call_dict},
-    {"namespace", "*", call_namespace},
-    {"raise_exception", "message", call_raise_exception},
-    {"strftime_now", "format", call_strftime_now},
-    {"cycler", "*", call_cycler},
-    {"joiner", "sep?", call_joiner},
+    {"range", "start stop? step?", call_range, false},
+    {"dict", "*", call_dict, false},
+    {"namespace", "*", call_namespace, false},
+    {"raise_exception", "message", call_raise_exception, false},
+    {"strftime_now", "format", call_strftime_now, false},
+    {"cycler", "*", call_cycler, false},
+    {"joiner", "sep?", call_joiner, false},
 };
 
 const char *const function_names[] = {"range",        "dict",   "namespace", "raise_exception",

@@ -121,7 +121,9 @@ static bool is_sameas(struct run *r, struct value self, const struct value *a,
 static bool is_filter(struct run *r, struct value self, const struct value *a,
                       const struct args *raw, struct value *out)
 {
-    UNUSED(r), UNUSED(a), UNUSED(raw);
+    UNUSED(a), UNUSED(raw);
+    if (self.type == V_LIST || self.type == V_DICT)
+        return run_error(r, "unhashable type: '%s'", value_type_name(self));
     *out = value_bool(self.type == V_STRING && filter_find(self.u.string->s, self.u.string->n), 0);
     return true;
 }
@@ -129,7 +131,9 @@ static bool is_filter(struct run *r, struct value self, const struct value *a,
 static bool is_test(struct run *r, struct value self, const struct value *a, const struct args *raw,
                     struct value *out)
 {
-    UNUSED(r), UNUSED(a), UNUSED(raw);
+    UNUSED(a), UNUSED(raw);
+    if (self.type == V_LIST || self.type == V_DICT)
+        return run_error(r, "unhashable type: '%s'", value_type_name(self));
     *out = value_bool(self.type == V_STRING && test_find(self.u.string->s, self.u.string->n), 0);
     return true;
 }
@@ -175,45 +179,45 @@ ORDER_TEST(gt, ">", order > 0)
 ORDER_TEST(ge, ">=", order >= 0)
 
 static const struct builtin tests[] = {
-    {"odd", "", is_odd},
-    {"even", "", is_even},
-    {"divisibleby", "num", is_divisibleby},
-    {"defined", "", is_defined},
-    {"undefined", "", is_undefined},
-    {"filter", "", is_filter},
-    {"test", "", is_test},
-    {"none", "", is_none},
-    {"boolean", "", is_boolean},
-    {"false", "", is_false},
-    {"true", "", is_true},
-    {"integer", "", is_integer},
-    {"float", "", is_float},
-    {"lower", "", is_lower},
-    {"upper", "", is_upper},
-    {"string", "", is_string},
-    {"mapping", "", is_mapping},
-    {"number", "", is_number},
-    {"sequence", "", is_sequence},
-    {"iterable", "", is_iterable},
-    {"callable", "", is_callable},
-    {"sameas", "other", is_sameas},
-    {"escaped", "", is_escaped},
-    {"in", "seq", is_in},
-    {"==", "other", is_eq},
-    {"eq", "other", is_eq},
-    {"equalto", "other", is_eq},
-    {"!=", "other", is_ne},
-    {"ne", "other", is_ne},
-    {">", "other", is_gt},
-    {"gt", "other", is_gt},
-    {"greaterthan", "other", is_gt},
-    {"ge", "other", is_ge},
-    {">=", "other", is_ge},
-    {"<", "other", is_lt},
-    {"lt", "other", is_lt},
-    {"lessthan", "other", is_lt},
-    {"<=", "other", is_le},
-    {"le", "other", is_le},
+    {"odd", "", is_odd, false},
+    {"even", "", is_even, false},
+    {"divisibleby", "num", is_divisibleby, false},
+    {"defined", "", is_defined, false},
+    {"undefined", "", is_undefined, false},
+    {"filter", "", is_filter, false},
+    {"test", "", is_test, false},
+    {"none", "", is_none, false},
+    {"boolean", "", is_boolean, false},
+    {"false", "", is_false, false},
+    {"true", "", is_true, false},
+    {"integer", "", is_integer, false},
+    {"float", "", is_float, false},
+    {"lower", "", is_lower, false},
+    {"upper", "", is_upper, false},
+    {"string", "", is_string, false},
+    {"mapping", "", is_mapping, false},
+    {"number", "", is_number, false},
+    {"sequence", "", is_sequence, false},
+    {"iterable", "", is_iterable, false},
+    {"callable", "", is_callable, false},
+    {"sameas", "other", is_sameas, false},
+    {"escaped", "", is_escaped, false},
+    {"in", "seq", is_in, false},
+    {"==", "other", is_eq, false},
+    {"eq", "other", is_eq, false},
+    {"equalto", "other", is_eq, false},
+    {"!=", "other", is_ne, false},
+    {"ne", "other", is_ne, false},
+    {">", "other", is_gt, false},
+    {"gt", "other", is_gt, false},
+    {"greaterthan", "other", is_gt, false},
+    {"ge", "other", is_ge, false},
+    {">=", "other", is_ge, false},
+    {"<", "other", is_lt, false},
+    {"lt", "other", is_lt, false},
+    {"lessthan", "other", is_lt, false},
+    {"<=", "other", is_le, false},
+    {"le", "other", is_le, false},
     {0},
 };
 

@@ -269,7 +269,17 @@ METHOD(str_join)
     UNUSED(raw);
     const struct value *item;
     size_t n;
-    return value_items(r, a[0], &item, &n) && string_join(r, self.u.string, item, n, true, out);
+    if (!value_items(r, a[0], &item, &n))
+        return false;
+    if (!self.u.string->is_markup)
+        return string_join(r, self.u.string, item, n, true, out);
+    struct value *escaped = run_array(r, n, sizeof *escaped);
+    if (!escaped)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!string_escape(r, item[i], &escaped[i]))
+            return false;
+    return string_join(r, self.u.string, escaped, n, true, out) && string_mark(r, out);
 }
 
 METHOD(str_upper)
@@ -417,18 +427,20 @@ METHOD(list_index)
 {
     UNUSED(raw);
     struct value none = {0}, part = self;
+    const struct value *item;
     int64_t from = 0;
+    size_t n;
     if (a[1].type != V_MISSING) {
-        int64_t n = (int64_t)self.u.list->n;
-        if (!value_expect_integer(r, a[1], "index", &from) ||
+        if (!value_length(r, self, &n) || !value_expect_integer(r, a[1], "index", &from) ||
             !value_slice(r, self, a[1], a[2], none, &part))
             return false;
-        from = from < 0 ? (from + n < 0 ? 0 : from + n) : from;
+        from = from < 0 ? (from + (int64_t)n < 0 ? 0 : from + (int64_t)n) : from;
     }
-    const struct list *l = part.u.list;
-    for (size_t i = 0; i < l->n; i++) {
+    if (!value_items(r, part, &item, &n))
+        return false;
+    for (size_t i = 0; i < n; i++) {
         bool equal;
-        if (!value_equal(r, l->item[i], a[0], &equal))
+        if (!value_equal(r, item[i], a[0], &equal))
             return false;
         if (equal) {
             *out = value_int(from + (int64_t)i, self.origin);
@@ -441,14 +453,18 @@ METHOD(list_index)
 METHOD(list_count)
 {
     UNUSED(raw);
-    int64_t n = 0;
-    for (size_t i = 0; i < self.u.list->n; i++) {
+    const struct value *item;
+    int64_t count = 0;
+    size_t n;
+    if (!value_items(r, self, &item, &n))
+        return false;
+    for (size_t i = 0; i < n; i++) {
         bool equal;
-        if (!value_equal(r, self.u.list->item[i], a[0], &equal))
+        if (!value_equal(r, item[i], a[0], &equal))
             return false;
-        n += equal;
+        count += equal;
     }
-    *out = value_int(n, self.origin);
+    *out = value_int(count, self.origin);
     return true;
 }
 
@@ -540,79 +556,79 @@ METHOD(cycler_reset)
 
 /* fn NULL: refused by the sandbox. */
 static const struct builtin str_methods[] = {
-    {"capitalize", "", str_capitalize},
-    {"center", "width fill?", str_center},
-    {"count", "sub start? end?", str_count},
-    {"endswith", "suffix start? end?", str_endswith},
-    {"find", "sub start? end?", str_find},
-    {"format", "*", str_format},
-    {"index", "sub start? end?", str_index},
-    {"isalnum", "", str_isalnum},
-    {"isalpha", "", str_isalpha},
-    {"isascii", "", str_isascii},
-    {"isdecimal", "", str_isdecimal},
-    {"isdigit", "", str_isdigit},
-    {"islower", "", str_islower},
-    {"isnumeric", "", str_isnumeric},
-    {"isprintable", "", str_isprintable},
-    {"isspace", "", str_isspace},
-    {"istitle", "", str_istitle},
-    {"isupper", "", str_isupper},
-    {"join", "iterable", str_join},
-    {"ljust", "width fill?", str_ljust},
-    {"lower", "", str_lower},
-    {"lstrip", "chars?", str_lstrip},
-    {"partition", "sep", str_partition},
-    {"removeprefix", "prefix", str_removeprefix},
-    {"removesuffix", "suffix", str_removesuffix},
-    {"replace", "old new count?", str_replace},
-    {"rfind", "sub start? end?", str_rfind},
-    {"rindex", "sub start? end?", str_rindex},
-    {"rjust", "width fill?", str_rjust},
-    {"rpartition", "sep", str_rpartition},
-    {"rsplit", "sep? maxsplit?", str_rsplit},
-    {"rstrip", "chars?", str_rstrip},
-    {"split", "sep? maxsplit?", str_split},
-    {"splitlines", "keepends?", str_splitlines},
-    {"startswith", "prefix start? end?", str_startswith},
-    {"strip", "chars?", str_strip},
-    {"swapcase", "", str_swapcase},
-    {"title", "", str_title},
-    {"upper", "", str_upper},
-    {"zfill", "width", str_zfill},
+    {"capitalize", "", str_capitalize, false},
+    {"center", "width fill?", str_center, false},
+    {"count", "sub start? end?", str_count, false},
+    {"endswith", "suffix start? end?", str_endswith, false},
+    {"find", "sub start? end?", str_find, false},
+    {"format", "*", str_format, false},
+    {"index", "sub start? end?", str_index, false},
+    {"isalnum", "", str_isalnum, false},
+    {"isalpha", "", str_isalpha, false},
+    {"isascii", "", str_isascii, false},
+    {"isdecimal", "", str_isdecimal, false},
+    {"isdigit", "", str_isdigit, false},
+    {"islower", "", str_islower, false},
+    {"isnumeric", "", str_isnumeric, false},
+    {"isprintable", "", str_isprintable, false},
+    {"isspace", "", str_isspace, false},
+    {"istitle", "", str_istitle, false},
+    {"isupper", "", str_isupper, false},
+    {"join", "iterable", str_join, false},
+    {"ljust", "width fill?", str_ljust, false},
+    {"lower", "", str_lower, false},
+    {"lstrip", "chars?", str_lstrip, false},
+    {"partition", "sep", str_partition, false},
+    {"removeprefix", "prefix", str_removeprefix, false},
+    {"removesuffix", "suffix", str_removesuffix, false},
+    {"replace", "old new count?", str_replace, false},
+    {"rfind", "sub start? end?", str_rfind, false},
+    {"rindex", "sub start? end?", str_rindex, false},
+    {"rjust", "width fill?", str_rjust, false},
+    {"rpartition", "sep", str_rpartition, false},
+    {"rsplit", "sep? maxsplit?", str_rsplit, false},
+    {"rstrip", "chars?", str_rstrip, false},
+    {"split", "sep? maxsplit?", str_split, false},
+    {"splitlines", "keepends?", str_splitlines, false},
+    {"startswith", "prefix start? end?", str_startswith, false},
+    {"strip", "chars?", str_strip, false},
+    {"swapcase", "", str_swapcase, false},
+    {"title", "", str_title, false},
+    {"upper", "", str_upper, false},
+    {"zfill", "width", str_zfill, false},
     {0},
 };
 static const struct builtin list_methods[] = {
-    {"append", "*", NULL}, {"clear", "*", NULL},
-    {"copy", "", same},    {"count", "value", list_count},
-    {"extend", "*", NULL}, {"index", "value start? stop?", list_index},
-    {"insert", "*", NULL}, {"pop", "*", NULL},
-    {"remove", "*", NULL}, {"reverse", "*", NULL},
-    {"sort", "*", NULL},   {0},
+    {"append", "*", NULL, false}, {"clear", "*", NULL, false},
+    {"copy", "", same, false},    {"count", "value", list_count, false},
+    {"extend", "*", NULL, false}, {"index", "value start? stop?", list_index, false},
+    {"insert", "*", NULL, false}, {"pop", "*", NULL, false},
+    {"remove", "*", NULL, false}, {"reverse", "*", NULL, false},
+    {"sort", "*", NULL, false},   {0},
 };
 static const struct builtin tuple_methods[] = {
-    {"count", "value", list_count},
-    {"index", "value start? stop?", list_index},
+    {"count", "value", list_count, false},
+    {"index", "value start? stop?", list_index, false},
     {0},
 };
 static const struct builtin dict_methods[] = {
-    {"clear", "*", NULL},
-    {"copy", "", same},
-    {"get", "key default?", dict_get_item},
-    {"items", "", dict_items},
-    {"keys", "", dict_keys},
-    {"pop", "*", NULL},
-    {"popitem", "*", NULL},
-    {"setdefault", "*", NULL},
-    {"update", "*", NULL},
-    {"values", "", dict_values},
+    {"clear", "*", NULL, false},
+    {"copy", "", same, false},
+    {"get", "key default?", dict_get_item, false},
+    {"items", "", dict_items, false},
+    {"keys", "", dict_keys, false},
+    {"pop", "*", NULL, false},
+    {"popitem", "*", NULL, false},
+    {"setdefault", "*", NULL, false},
+    {"update", "*", NULL, false},
+    {"values", "", dict_values, false},
     {0},
 };
-static const struct builtin float_methods[] = {{"is_integer", "", float_is_integer}, {0}};
+static const struct builtin float_methods[] = {{"is_integer", "", float_is_integer, false}, {0}};
 static const struct builtin loop_methods[] = {
-    {"changed", "*", loop_is_changed}, {"cycle", "*", loop_cycle_items}, {0}};
+    {"changed", "*", loop_is_changed, false}, {"cycle", "*", loop_cycle_items, false}, {0}};
 static const struct builtin cycler_methods[] = {
-    {"next", "", cycler_next}, {"reset", "", cycler_reset}, {0}};
+    {"next", "", cycler_next, false}, {"reset", "", cycler_reset, false}, {0}};
 
 const struct builtin *method_find(struct value self, const struct string *name, bool *is_unsafe)
 {
@@ -626,6 +642,7 @@ const struct builtin *method_find(struct value self, const struct string *name, 
         b = list_methods;
         break;
     case V_TUPLE:
+    case V_RANGE:
         b = tuple_methods;
         break;
     case V_DICT:

@@ -390,17 +390,17 @@ static lathe_status parse_items(struct parser *p, const char *close, struct node
     return st ? st : expect_operator(p, close);
 }
 
-static bool is_tuple_end(const struct parser *p, const char *end_name)
+static bool is_tuple_end(const struct parser *p)
 {
     return p->token.type == TOKEN_VARIABLE_END || p->token.type == TOKEN_BLOCK_END ||
-           is_operator(p, ")") || (end_name && is_name(p, end_name));
+           is_operator(p, ")");
 }
 
 typedef lathe_status parse_fn(struct parser *p, struct node **out);
 
 /* One expression, or several with commas as a tuple. */
-static lathe_status parse_tuple(struct parser *p, parse_fn *item, const char *end_name,
-                                bool may_be_empty, struct node **out)
+static lathe_status parse_tuple(struct parser *p, parse_fn *item, bool may_be_empty,
+                                struct node **out)
 {
     struct node *tuple = make(p, N_TUPLE, p->token.line);
     if (!tuple)
@@ -411,7 +411,7 @@ static lathe_status parse_tuple(struct parser *p, parse_fn *item, const char *en
         struct node *n;
         if (tuple->n && (st = expect_operator(p, ",")))
             return st;
-        if (is_tuple_end(p, end_name))
+        if (is_tuple_end(p))
             break;
         if ((st = item(p, &n)) || (st = append(p, tuple, n)))
             return st;
@@ -489,7 +489,7 @@ static lathe_status parse_primary(struct parser *p, struct node **out)
         return LATHE_OK;
     }
     if (is_operator(p, "(")) {
-        if ((st = advance(p)) || (st = parse_tuple(p, parse_expression, NULL, true, out)))
+        if ((st = advance(p)) || (st = parse_tuple(p, parse_expression, true, out)))
             return st;
         return expect_operator(p, ")");
     }
@@ -546,14 +546,19 @@ static lathe_status parse_subscript(struct parser *p, struct node **node)
     if (is_operator(p, "[")) {
         if ((st = advance(p)))
             return st;
-        if (is_operator(p, "]"))
-            return unexpected(p, "an index");
-        if ((st = parse_subscribed(p, *node, node)))
-            return st;
-        if (is_operator(p, ","))
+        struct node *of = *node;
+        if (is_operator(p, "]")) { /* x[()] */
+            struct node *index = make(p, N_TUPLE, line);
+            if (!index)
+                return no_memory(p);
+            st = pair(p, N_ELEMENT, line, NULL, of, index, node);
+        } else {
+            st = parse_subscribed(p, of, node);
+        }
+        if (!st && is_operator(p, ","))
             return fail(p->err, LATHE_E_UNSUPPORTED, "line %d: an index of several parts",
                         (int)line);
-        return expect_operator(p, "]");
+        return st ? st : expect_operator(p, "]");
     }
     if ((st = advance(p)))
         return st;
@@ -892,9 +897,9 @@ static lathe_status check_target(struct parser *p, const struct node *n)
     return LATHE_OK;
 }
 
-static lathe_status parse_target(struct parser *p, const char *end_name, struct node **out)
+static lathe_status parse_target(struct parser *p, struct node **out)
 {
-    lathe_status st = parse_tuple(p, parse_primary, end_name, false, out);
+    lathe_status st = parse_tuple(p, parse_primary, false, out);
     return st ? st : check_target(p, *out);
 }
 
@@ -945,14 +950,14 @@ static lathe_status parse_set(struct parser *p, struct node *n)
             (st = make_string(p, member.s, member.n, &target->name)))
             return st;
         n->a = target;
-    } else if ((st = parse_target(p, NULL, &n->a))) {
+    } else if ((st = parse_target(p, &n->a))) {
         return st;
     }
     if ((st = skip_if(p, is_operator(p, "="), &is_assignment)))
         return st;
     if (is_assignment) {
         n->kind = N_SET;
-        return parse_tuple(p, parse_expression, NULL, false, &n->b);
+        return parse_tuple(p, parse_expression, false, &n->b);
     }
     n->kind = N_SET_BLOCK;
     while (is_operator(p, "|"))
@@ -967,11 +972,11 @@ static lathe_status parse_for(struct parser *p, struct node *n)
     lathe_status st;
     bool has_test;
     n->kind = N_FOR;
-    if ((st = parse_target(p, "in", &n->a)))
+    if ((st = parse_target(p, &n->a)))
         return st;
     if (!is_name(p, "in"))
         return unexpected(p, "'in'");
-    if ((st = advance(p)) || (st = parse_tuple(p, parse_or, "recursive", false, &n->b)) ||
+    if ((st = advance(p)) || (st = parse_tuple(p, parse_or, false, &n->b)) ||
         (st = skip_if(p, is_name(p, "if"), &has_test)) ||
         (has_test && (st = parse_expression(p, &n->c))) ||
         (st = skip_if(p, is_name(p, "recursive"), &n->is_recursive)))
@@ -993,8 +998,7 @@ static lathe_status parse_if(struct parser *p, struct node *n)
     lathe_status st;
     for (;;) {
         n->kind = N_IF;
-        if ((st = parse_tuple(p, parse_or, NULL, false, &n->a)) ||
-            (st = parse_block(p, ends, &n->body)))
+        if ((st = parse_tuple(p, parse_or, false, &n->a)) || (st = parse_block(p, ends, &n->body)))
             return st;
         bool is_elif = is_name(p, "elif"), is_else = is_name(p, "else");
         if ((st = advance(p)))
@@ -1054,7 +1058,7 @@ static lathe_status parse_signature(struct parser *p, struct node *n)
     return st ? st : expect_operator(p, ")");
 }
 
-/* The parameters, if any, then `rest` of the tag, then the body. */
+/* The parameters, if any, then the call of a call block, then the body. */
 static lathe_status parse_macro_like(struct parser *p, struct node *n, const char *end)
 {
     lathe_status st;
@@ -1070,7 +1074,7 @@ static lathe_status parse_macro_like(struct parser *p, struct node *n, const cha
     int32_t loops = p->loops;
     p->enclosing = &here;
     p->loops = 0;
-    if (n->kind == N_MACRO || is_operator(p, "("))
+    if (n->kind == N_MACRO || (n->kind == N_CALL_BLOCK && is_operator(p, "(")))
         st = parse_signature(p, n);
     p->enclosing = here.outer;
     if (!st && n->kind == N_CALL_BLOCK) {
@@ -1119,7 +1123,7 @@ static lathe_status parse_with(struct parser *p, struct node *n)
     n->kind = N_WITH;
     while (p->token.type != TOKEN_BLOCK_END) {
         struct node *target, *value;
-        if ((n->n && (st = expect_operator(p, ","))) || (st = parse_target(p, NULL, &target)) ||
+        if ((n->n && (st = expect_operator(p, ","))) || (st = parse_target(p, &target)) ||
             (st = expect_operator(p, "=")) || (st = parse_expression(p, &value)) ||
             (st = append(p, n, target)) || (st = append(p, n, value)))
             return st;
@@ -1141,8 +1145,8 @@ static lathe_status parse_print(struct parser *p, struct node *n)
 
 static lathe_status parse_generation(struct parser *p, struct node *n)
 {
-    n->kind = N_SCOPE;
-    return parse_closed_block(p, "endgeneration", &n->body);
+    n->kind = N_GENERATION;
+    return parse_macro_like(p, n, "endgeneration");
 }
 
 static lathe_status parse_jump(struct parser *p, struct node *n)
@@ -1166,18 +1170,18 @@ static const struct {
     {"filter", parse_filter_block, N_FILTER_BLOCK},
     {"with", parse_with, N_WITH},
     {"print", parse_print, N_OUTPUT},
-    {"generation", parse_generation, N_SCOPE},
+    {"generation", parse_generation, N_GENERATION},
     {"break", parse_jump, N_BREAK},
     {"continue", parse_jump, N_CONTINUE},
-    {"block", NULL, N_SCOPE},
-    {"extends", NULL, N_SCOPE},
-    {"include", NULL, N_SCOPE},
-    {"import", NULL, N_SCOPE},
-    {"from", NULL, N_SCOPE},
-    {"autoescape", NULL, N_SCOPE},
-    {"do", NULL, N_SCOPE},
-    {"trans", NULL, N_SCOPE},
-    {"debug", NULL, N_SCOPE},
+    {"block", NULL, N_GENERATION},
+    {"extends", NULL, N_GENERATION},
+    {"include", NULL, N_GENERATION},
+    {"import", NULL, N_GENERATION},
+    {"from", NULL, N_GENERATION},
+    {"autoescape", NULL, N_GENERATION},
+    {"do", NULL, N_GENERATION},
+    {"trans", NULL, N_GENERATION},
+    {"debug", NULL, N_GENERATION},
 };
 
 /* From the tag's name to before its end. */
@@ -1209,7 +1213,7 @@ static lathe_status parse_output(struct parser *p, struct node **out)
     lathe_status st;
     if (!(*out = make(p, N_OUTPUT, p->token.line)))
         return no_memory(p);
-    if ((st = advance(p)) || (st = parse_tuple(p, parse_expression, NULL, false, &(*out)->a)))
+    if ((st = advance(p)) || (st = parse_tuple(p, parse_expression, false, &(*out)->a)))
         return st;
     if (p->token.type != TOKEN_VARIABLE_END)
         return unexpected(p, "the end of the tag");

@@ -95,6 +95,8 @@ static bool print_object(struct builder *b, struct value v)
     if (v.type == V_MACRO && v.u.macro->name)
         return builder_puts(b, "<Macro ", 0) && print_quoted(b, v.u.macro->name, 0) &&
                builder_puts(b, ">", 0);
+    if (v.type == V_MACRO)
+        name = "anonymous";
     if (v.type == V_FUNCTION)
         name = v.u.function->name;
     if (v.type == V_METHOD)
@@ -107,6 +109,7 @@ static bool print_object(struct builder *b, struct value v)
 static bool repr_inner(struct builder *b, struct value v)
 {
     char text[100];
+    size_t n;
     switch ((enum value_type)v.type) {
     case V_MISSING:
         return true;
@@ -149,8 +152,9 @@ static bool repr_inner(struct builder *b, struct value v)
                        (long long)v.u.range->step);
         return builder_puts(b, text, v.origin);
     case V_LOOP:
-        (void)snprintf(text, sizeof text, "<LoopContext %zu/%zu>", loop_index(v.u.loop),
-                       loop_length(v.u.loop));
+        if (!loop_length(b->r, v.u.loop, &n))
+            return false;
+        (void)snprintf(text, sizeof text, "<LoopContext %zu/%zu>", loop_index(v.u.loop), n);
         return builder_puts(b, text, 0);
     case V_GENERATOR:
     case V_MACRO:

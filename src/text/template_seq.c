@@ -1,5 +1,5 @@
-/* Filters over sequences and mappings. Those that jinja2 writes as generators give values that can
- * be walked once and have no length; they are computed at once here. */
+/* Filters over sequences and mappings. Those that jinja2 writes as generators are lazy: their values
+ * can be walked once and have no length; all items are computed when the first one is asked for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -351,6 +351,8 @@ static bool filter_first(struct run *r, struct value self, const struct value *a
                          const struct args *raw, struct value *out)
 {
     UNUSED(a), UNUSED(raw);
+    if (self.type == V_GENERATOR && !generator_start(r, self.u.generator))
+        return false;
     if (self.type == V_GENERATOR && self.u.generator->at < self.u.generator->n) {
         *out = self.u.generator->item[self.u.generator->at++];
         return true;
@@ -653,27 +655,27 @@ static bool filter_rejectattr(struct run *r, struct value self, const struct val
 }
 
 const struct builtin filters_sequence[] = {
-    {"batch", "linecount fill_with?", filter_batch},
-    {"count", "", filter_length},
-    {"dictsort", "case_sensitive? by? reverse?", filter_dictsort},
-    {"first", "", filter_first},
-    {"groupby", "attribute default? case_sensitive?", filter_groupby},
-    {"items", "", filter_items},
-    {"join", "d? attribute?", filter_join},
-    {"last", "", filter_last},
-    {"length", "", filter_length},
-    {"list", "", filter_list},
-    {"map", "*", filter_map},
-    {"max", "case_sensitive? attribute?", filter_max},
-    {"min", "case_sensitive? attribute?", filter_min},
-    {"reject", "*", filter_reject},
-    {"rejectattr", "*", filter_rejectattr},
-    {"reverse", "", filter_reverse},
-    {"select", "*", filter_select},
-    {"selectattr", "*", filter_selectattr},
-    {"slice", "slices fill_with?", filter_slice},
-    {"sort", "reverse? case_sensitive? attribute?", filter_sort},
-    {"sum", "attribute? start?", filter_sum},
-    {"unique", "case_sensitive? attribute?", filter_unique},
+    {"batch", "linecount fill_with?", filter_batch, true},
+    {"count", "", filter_length, false},
+    {"dictsort", "case_sensitive? by? reverse?", filter_dictsort, false},
+    {"first", "", filter_first, false},
+    {"groupby", "attribute default? case_sensitive?", filter_groupby, false},
+    {"items", "", filter_items, true},
+    {"join", "d? attribute?", filter_join, false},
+    {"last", "", filter_last, false},
+    {"length", "", filter_length, false},
+    {"list", "", filter_list, false},
+    {"map", "*", filter_map, true},
+    {"max", "case_sensitive? attribute?", filter_max, false},
+    {"min", "case_sensitive? attribute?", filter_min, false},
+    {"reject", "*", filter_reject, true},
+    {"rejectattr", "*", filter_rejectattr, true},
+    {"reverse", "", filter_reverse, false},
+    {"select", "*", filter_select, true},
+    {"selectattr", "*", filter_selectattr, true},
+    {"slice", "slices fill_with?", filter_slice, true},
+    {"sort", "reverse? case_sensitive? attribute?", filter_sort, false},
+    {"sum", "attribute? start?", filter_sum, false},
+    {"unique", "case_sensitive? attribute?", filter_unique, true},
     {0},
 };

@@ -207,7 +207,7 @@ bool string_concat(struct run *r, const struct string *a, const struct string *b
     return true;
 }
 
-static bool as_markup(struct run *r, struct value *v)
+bool string_mark(struct run *r, struct value *v)
 {
     if (v->u.string->is_markup)
         return true;
@@ -225,7 +225,7 @@ bool string_add(struct run *r, const struct string *a, const struct string *b, s
         return string_concat(r, a, b, out);
     struct value x, y;
     return string_escape(r, value_string(a), &x) && string_escape(r, value_string(b), &y) &&
-           string_concat(r, x.u.string, y.u.string, out) && as_markup(r, out);
+           string_concat(r, x.u.string, y.u.string, out) && string_mark(r, out);
 }
 
 bool string_repeat(struct run *r, const struct string *s, int64_t times, struct value *out)
@@ -242,7 +242,7 @@ bool string_repeat(struct run *r, const struct string *s, int64_t times, struct 
             if (!builder_put_string(&b, s))
                 return false;
     }
-    return builder_string(&b, out) && (!s->is_markup || as_markup(r, out));
+    return builder_string(&b, out) && (!s->is_markup || string_mark(r, out));
 }
 
 bool string_escape(struct run *r, struct value v, struct value *out)
@@ -283,7 +283,7 @@ bool string_escape(struct run *r, struct value v, struct value *out)
             return false;
         from = i + 1;
     }
-    return builder_put_part(&b, s, from, s->n) && builder_string(&b, out) && as_markup(r, out);
+    return builder_put_part(&b, s, from, s->n) && builder_string(&b, out) && string_mark(r, out);
 }
 
 /* ---- Comparing ----------------------------------------------------------------------------- */
@@ -386,6 +386,11 @@ size_t string_offset(const struct string *s, size_t i)
 
 bool string_chars(struct run *r, const struct string *s, const struct value **item, size_t *n)
 {
+    struct string *plain = string_copy(r, s); /* characters of Markup are not Markup */
+    if (!plain)
+        return false;
+    plain->is_markup = false;
+    s = plain;
     *n = string_length(s);
     struct value *a = run_array(r, *n, sizeof *a);
     if (!a || !run_steps(r, *n))
@@ -427,7 +432,7 @@ bool string_slice(struct run *r, const struct string *s, int64_t start, int64_t 
     for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step)
         if (!builder_put_part(&b, s, at[i], at[i + 1]))
             return false;
-    return builder_string(&b, out) && (!s->is_markup || as_markup(r, out));
+    return builder_string(&b, out) && (!s->is_markup || string_mark(r, out));
 }
 
 /* ---- Blanks -------------------------------------------------------------------------------- */
@@ -542,10 +547,7 @@ static bool split_blanks(struct parts *p, const struct string *s, int64_t max)
         if (!add_part(p, s, from, at))
             return false;
     }
-    size_t to = s->n, len;
-    while (to > at && (len = blank_before(s->s, to)))
-        to -= len;
-    return add_part(p, s, at, to);
+    return add_part(p, s, at, s->n);
 }
 
 static bool rsplit_blanks(struct parts *p, const struct string *s, int64_t max)
@@ -569,10 +571,7 @@ static bool rsplit_blanks(struct parts *p, const struct string *s, int64_t max)
             return false;
         to = from;
     }
-    size_t from = 0, len;
-    while (from < to && (len = blank_at(s->s + from, to - from)))
-        from += len;
-    return add_part(p, s, from, to);
+    return add_part(p, s, 0, to);
 }
 
 bool string_split(struct run *r, const struct string *s, const struct string *separator,

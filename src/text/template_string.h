@@ -42,6 +42,8 @@ bool string_concat(struct run *r, const struct string *a, const struct string *b
 /* a + b of Python: Markup escapes the other side. */
 bool string_add(struct run *r, const struct string *a, const struct string *b, struct value *out);
 bool string_repeat(struct run *r, const struct string *s, int64_t times, struct value *out);
+/* Makes a string value Markup. */
+bool string_mark(struct run *r, struct value *v);
 /* & < > ' " as HTML entities, as Markup. */
 bool string_escape(struct run *r, struct value v, struct value *out);
 

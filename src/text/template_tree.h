@@ -80,7 +80,7 @@ enum node_kind { /* the fields in use; lists go in `list` */
                  N_CALL_BLOCK,   /* a, with params and body as caller() */
                  N_FILTER_BLOCK, /* b, body */
                  N_WITH,         /* list: target, value ...: body */
-                 N_SCOPE,        /* body: generation */
+                 N_GENERATION,   /* body, with params for varargs and kwargs */
                  N_BREAK,
                  N_CONTINUE,
 };
@@ -166,6 +166,11 @@ struct macro {
 struct loop {
     const struct value *item;
     size_t n, i;
+    /* With an `if`: candidates from `at` on are tested only when the loop comes to them, since the
+     * body may change what the condition sees. */
+    const struct value *candidate;
+    size_t n_candidates, at;
+    struct value *kept; /* is `item` */
     int64_t depth0;
     const struct node *node;
     struct scope *scope;

@@ -280,7 +280,6 @@ bool value_truth(struct value v)
     case V_RANGE:
         return v.u.range->n > 0;
     case V_LOOP:
-        return loop_length(v.u.loop) > 0;
     case V_BIG:
     case V_GENERATOR:
     case V_NAMESPACE:
@@ -536,8 +535,7 @@ bool value_length(struct run *r, struct value v, size_t *n)
         *n = v.u.range->n;
         return true;
     case V_LOOP:
-        *n = loop_length(v.u.loop);
-        return true;
+        return loop_length(r, v.u.loop, n);
     default:
         return run_error(r, "object of type '%s' has no len()", value_type_name(v));
     }
@@ -564,6 +562,8 @@ bool value_items(struct run *r, struct value v, const struct value **item, size_
         *n = v.u.list->n;
         return run_steps(r, *n / 4);
     case V_GENERATOR:
+        if (!generator_start(r, v.u.generator))
+            return false;
         *item = v.u.generator->item + v.u.generator->at;
         *n = v.u.generator->n - v.u.generator->at;
         v.u.generator->at = v.u.generator->n;
@@ -630,7 +630,7 @@ bool value_expect_string(struct run *r, struct value v, const char *what, const 
 
 bool value_attribute(struct run *r, struct value v, const struct string *name, struct value *out)
 {
-    if (v.type == V_UNDEFINED && !(name->n >= 2 && name->s[0] == '_' && name->s[1] == '_'))
+    if (v.type == V_UNDEFINED)
         return value_use_undefined(r, v);
     bool known = false, is_unsafe = false;
     switch ((enum value_type)v.type) {
@@ -780,9 +780,7 @@ bool value_slice(struct run *r, struct value v, struct value start, struct value
     if (v.type == V_UNDEFINED)
         return value_use_undefined(r, v);
     if (v.type != V_STRING && v.type != V_LIST && v.type != V_TUPLE && v.type != V_RANGE) {
-        /* TypeError, which jinja2 turns into an undefined value. */
-        *out = value_undefined_hint(r, "a slice of an object that has none");
-        return r->status == LATHE_OK;
+        return run_error(r, "'%s' object has no slices", value_type_name(v));
     }
     size_t length;
     if (!value_length(r, v, &length))

@@ -143,6 +143,7 @@ struct range {
 struct generator {
     const struct value *item;
     size_t n, at;
+    const struct deferred *deferred; /* the call that makes the items, until they are asked for */
 };
 struct method {
     struct value self;
@@ -179,10 +180,13 @@ struct builtin {
     const char *name;
     const char *params; /* "old new count?": names, "?" optional; "*": anything, in raw */
     builtin_fn *fn;
+    bool is_lazy; /* gives a generator, and runs when that is walked */
 };
 /* Fits arguments to parameters as Python does, then calls. `kind` is "filter", "test" ... */
 bool builtin_call(struct run *r, const char *kind, const struct builtin *b, struct value self,
                   const struct args *args, struct value *out);
+/* Makes the items of a generator. */
+bool generator_start(struct run *r, struct generator *g);
 /* Any callable value. In template_eval.c. */
 bool value_call(struct run *r, struct value callee, const struct args *args, struct value *out);
 
@@ -225,7 +229,7 @@ bool value_from_json(struct run *r, const struct json_doc *d, const json_t *v, u
 
 /* Python's name of the type, for messages. */
 const char *value_type_name(struct value v);
-bool value_truth(struct value v);
+bool value_truth(struct value v);      /* a loop is true: it has items where it can be seen */
 bool value_is_number(struct value v);  /* bool included */
 bool value_is_integer(struct value v); /* int64 or bool */
 int64_t value_integer(struct value v);
@@ -284,6 +288,6 @@ bool loop_attribute(struct run *r, struct loop *l, const struct string *name, bo
                     struct value *out);
 bool loop_cycle(struct run *r, struct loop *l, const struct args *args, struct value *out);
 bool loop_changed(struct run *r, struct loop *l, const struct args *args, struct value *out);
-size_t loop_length(const struct loop *l);
+bool loop_length(struct run *r, struct loop *l, size_t *n);
 
 #endif
