@@ -6,7 +6,7 @@
 SAN      ?=
 CROSS    ?=
 CC       := $(CROSS)$(if $(filter default,$(origin CC)),gcc,$(CC))
-MACHINE  := $(shell $(CC) -dumpmachine)
+MACHINE  := $(shell $(CC) -dumpmachine 2>/dev/null)
 ARCH     := $(firstword $(subst -, ,$(MACHINE)))
 comma    := ,
 CONFIG   := $(ARCH)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)

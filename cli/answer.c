@@ -291,8 +291,11 @@ void answer_stats_text(const struct answer *a, FILE *out)
     int32_t computed = u->prompt_tokens - u->cached_tokens, decoded = tokens_of_rounds(u);
     fprintf(out,
             "prompt %d tokens (%d kept from before), %.0f ms, %.0f a second; answer %d tokens, "
-            "%.0f ms, %.1f a second; ended by %s\n",
+            "%.0f ms, %.1f a second",
             (int)u->prompt_tokens, (int)u->cached_tokens, u->prefill_ms,
             rate(computed, u->prefill_ms), (int)u->completion_tokens, u->decode_ms,
-            rate(decoded, u->decode_ms), lathe_finish_name(a->finish));
+            rate(decoded, u->decode_ms));
+    if (u->spec.drafted)
+        fprintf(out, ", %.2f tokens a round", (double)decoded / u->spec.rounds);
+    fprintf(out, "; ended by %s\n", lathe_finish_name(a->finish));
 }
