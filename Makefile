@@ -67,7 +67,7 @@ lathe: $B/lathe
 	@cp -f $< $@
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
-ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample
+ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_template
 $(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
 $(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
@@ -122,7 +122,8 @@ fuzz-%:
 
 demo:
 	@sh tools/deps.sh build
-	@$(MAKE) --no-print-directory all
+	@echo "Building ..."
+	@$(MAKE) --no-print-directory --silent -j$$(nproc) all
 	@sh tools/demo.sh
 
 deps:
