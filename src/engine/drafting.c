@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,10 +6,117 @@
 #include "base/log.h"
 #include "engine/engine.h"
 
+/* DIR of a block drafter: as given, or MODEL-dflash2 beside the model, NULL if there is none. `path` has
+ * room for it. */
+static const char *block_dir(const lathe_engine_options *o, char *path, size_t room)
+{
+    char config[4096 + 16];
+    if (o->draft_dir)
+        return o->draft_dir;
+    size_t n = strlen(o->model_dir);
+    while (n > 1 && o->model_dir[n - 1] == '/')
+        n--;
+    int len = snprintf(path, room, "%.*s-dflash2", (int)n, o->model_dir);
+    if (len < 0 || (size_t)len >= room)
+        return NULL;
+    (void)snprintf(config, sizeof config, "%s/config.json", path);
+    return file_exists(config) ? path : NULL;
+}
+
+/* What `spec` asks for, by what there is. *dir is the drafter's checkpoint, or NULL. */
+static lathe_status choose(const struct lathe_engine *e, const lathe_engine_options *o, char *path,
+                           size_t room, const struct drafter_ops **ops, const char **dir,
+                           lathe_error *err)
+{
+    const char *want = o->spec ? o->spec : "auto", *block = block_dir(o, path, room);
+    bool has_mtp = e->model.dims.has_mtp, automatic = strcmp(want, "auto") == 0;
+    *ops = NULL;
+    *dir = NULL;
+    if (strcmp(want, "none") == 0)
+        return LATHE_OK;
+    if (automatic)
+        want = block ? "dflash2+ngram" : has_mtp ? "mtp+ngram" : "ngram";
+    *ops = drafter_named(want);
+    if (!*ops)
+        return fail(err, LATHE_E_ARGUMENT, "there is no drafter \"%s\"; there are none, auto, %s",
+                    want, drafter_names());
+    if (strncmp(want, "mtp", 3) == 0 && !has_mtp)
+        return fail(err, LATHE_E_ARGUMENT, "drafter mtp: the model %s has no MTP head",
+                    o->model_dir);
+    if (strncmp(want, "dflash2", 7) == 0) {
+        if (!block)
+            return fail(err, LATHE_E_ARGUMENT,
+                        "drafter dflash2: no checkpoint is given, and none lies beside %s",
+                        o->model_dir);
+        *dir = block;
+    } else if (o->draft_dir) {
+        return fail(err, LATHE_E_ARGUMENT, "drafter %s takes no checkpoint of its own; %s is given",
+                    want, o->draft_dir);
+    }
+    return LATHE_OK;
+}
+
+static lathe_status open_laws(struct lathe_engine *e, lathe_error *err)
+{
+    struct spec *s = &e->spec;
+    size_t n = (size_t)e->options.n_slots * (size_t)s->draft_k, vocab = (size_t)e->model.dims.vocab;
+    s->law = calloc(n, sizeof *s->law);
+    if (!s->law)
+        return fail_memory(err, n * sizeof *s->law);
+    for (size_t i = 0; i < n; i++) {
+        s->law[i].q = malloc(vocab * sizeof *s->law[i].q);
+        if (!s->law[i].q)
+            return fail_memory(err, vocab * sizeof *s->law[i].q);
+    }
+    return LATHE_OK;
+}
+
 lathe_status spec_open(struct lathe_engine *e, lathe_error *err)
 {
-    (void)e, (void)err;
-    return LATHE_OK;
+    const lathe_engine_options *o = &e->options;
+    struct spec *s = &e->spec;
+    char path[4096];
+    const char *dir;
+    const struct drafter_ops *ops;
+    lathe_status st = choose(e, o, path, sizeof path, &ops, &dir, err);
+    if (st || !ops)
+        return st;
+    struct drafter_options d = {
+        .model = &e->model,
+        .backend = e->backend,
+        .stream = e->stream,
+        .ids = &e->ids,
+        .scratch = &e->scratch,
+        .act = o->activations == LATHE_F32 ? DT_F32 : DT_BF16,
+        .kv = o->kv == LATHE_F32 ? DT_F32 : DT_BF16,
+        .n_slots = o->n_slots,
+        .n_ctx = o->n_ctx,
+        .max_rows = o->prefill_chunk > 1 + SPEC_MAX_DRAFT ? o->prefill_chunk : 1 + SPEC_MAX_DRAFT,
+        .dir = dir,
+    };
+    st = ops->open(&s->drafter, &d, err);
+    if (st)
+        return st;
+    s->ops = ops;
+    ops->info(s->drafter, &s->info);
+    s->draft_k = o->draft_k ? o->draft_k : s->info.usual_draft;
+    if (s->draft_k > s->info.max_draft) {
+        log_warn("drafter %s makes at most %d drafts a round; draft_k %d is taken as that",
+                 ops->name, s->info.max_draft, s->draft_k);
+        s->draft_k = s->info.max_draft;
+    }
+    s->acceptance = o->rejection ? ACCEPT_REJECTION : ACCEPT_STRICT;
+    s->request = calloc((size_t)o->n_slots, sizeof *s->request);
+    if (!s->request)
+        return fail_memory(err, (size_t)o->n_slots * sizeof *s->request);
+    return o->rejection && s->info.has_law ? open_laws(e, err) : LATHE_OK;
+}
+
+const char *lathe_engine_drafter(const lathe_engine *e, int32_t *draft_k)
+{
+    if (draft_k)
+        *draft_k = e->spec.draft_k;
+    return e->spec.ops ? e->spec.ops->name : "none";
 }
 
 void spec_close(struct lathe_engine *e)

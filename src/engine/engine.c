@@ -67,6 +67,8 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = check_range("n_threads", o->n_threads, 0, POOL_MAX_THREADS, err);
     if (!st)
         st = check_range("prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK, err);
+    if (!st)
+        st = check_range("draft_k", o->draft_k, 0, LATHE_MAX_DRAFT, err);
     if (!st && o->kv != LATHE_BF16 && o->kv != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16 or F32");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
@@ -76,26 +78,31 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
     return st;
 }
 
-static struct state_options state_options_of(const lathe_engine_options *o)
+static struct state_options state_options_of(const struct lathe_engine *e)
 {
+    const lathe_engine_options *o = &e->options;
     return (struct state_options){
         .act = dtype_of(o->activations),
         .kv = dtype_of(o->kv),
         .n_slots = o->n_slots,
         .n_ctx = o->n_ctx,
+        .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 0,
     };
 }
 
 static struct step_options step_options_of(struct lathe_engine *e)
 {
     const lathe_engine_options *o = &e->options;
+    int32_t rows = o->n_slots * (1 + e->spec.draft_k); /* of a round */
     return (struct step_options){
         .model = &e->model,
         .state = &e->state,
         .backend = e->backend,
         .stream = e->stream,
-        .max_rows = o->prefill_chunk > o->n_slots ? o->prefill_chunk : o->n_slots,
+        .max_rows = o->prefill_chunk > rows ? o->prefill_chunk : rows,
         .max_seqs = o->n_slots,
+        .tap = e->spec.info.tap,
+        .n_taps = e->spec.info.n_taps,
     };
 }
 
@@ -107,7 +114,28 @@ static uint64_t weight_total(const struct model *m)
     return n;
 }
 
-/* Everything but the memory: options, model, backend, the plan. */
+/* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
+static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
+{
+    const struct tokenizer *t = e->text->tokenizer;
+    int32_t vocab = e->model.dims.vocab;
+    if (tokenizer_n_ids(t) > vocab)
+        return fail(err, LATHE_E_FORMAT,
+                    "%s: the tokenizer has ids up to %d, the vocabulary matrices %d rows",
+                    e->text->model_dir, tokenizer_n_ids(t) - 1, vocab);
+    size_t n_words = ((size_t)vocab + 63) / 64;
+    uint64_t *bits = calloc(n_words, sizeof *bits);
+    if (!bits)
+        return fail_memory(err, n_words * sizeof *bits);
+    for (int32_t id = 0; id < vocab; id++)
+        if (tokenizer_has(t, id))
+            bits[id / 64] |= (uint64_t)1 << id % 64;
+    lathe_status st = id_set_init(&e->ids, vocab, bits, err);
+    free(bits);
+    return st ? st : sample_scratch_init(&e->scratch, vocab, err);
+}
+
+/* Everything but the memory of the state: options, model, text, drafter, backend, the plan. */
 static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o, lathe_error *err)
 {
     e->options = *o;
@@ -121,11 +149,17 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
     if (!st)
         st = e->backend->open(&e->stream, e->pool, o->isa, err);
+    if (!st)
+        st = lathe_text_open(&e->text, o->model_dir, err);
+    if (!st)
+        st = open_ids(e, err);
+    if (!st)
+        st = spec_open(e, err);
     if (st)
         return st;
 
     const struct dims *d = &e->model.dims;
-    struct state_options so = state_options_of(&e->options);
+    struct state_options so = state_options_of(e);
     struct kv_shape kv = state_kv_shape(d, &so);
     struct recurrent_shape rec = state_recurrent_shape(d, &so);
     state_plan(&e->state, d, &so);
@@ -139,16 +173,22 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         .kv_per_token = kv_cache_bytes_per_token(&kv),
         .kv = kv_cache_bytes(&kv),
         .recurrent = recurrent_bytes(&rec),
+        .drafter = e->spec.info.bytes + (uint64_t)record_bytes(&rec, so.n_verify),
         .workspace = workspace,
         .n_ctx = e->options.n_ctx,
         .n_slots = e->options.n_slots,
     };
-    e->plan.total = e->plan.weights + e->plan.kv + e->plan.recurrent + e->plan.workspace;
+    e->plan.total =
+        e->plan.weights + e->plan.kv + e->plan.recurrent + e->plan.drafter + e->plan.workspace;
     return LATHE_OK;
 }
 
 static void unprepare(struct lathe_engine *e)
 {
+    spec_close(e);
+    id_set_release(&e->ids);
+    sample_scratch_release(&e->scratch);
+    lathe_text_close(e->text);
     if (e->stream)
         e->backend->close(e->stream);
     pool_close(e->pool);
@@ -194,27 +234,6 @@ static void read_ahead(const struct lathe_engine *e, const lathe_engine_options 
     report(o, "loading", total, total);
 }
 
-/* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
-static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
-{
-    const struct tokenizer *t = e->text->tokenizer;
-    int32_t vocab = e->model.dims.vocab;
-    if (tokenizer_n_ids(t) > vocab)
-        return fail(err, LATHE_E_FORMAT,
-                    "%s: the tokenizer has ids up to %d, the vocabulary matrices %d rows",
-                    e->text->model_dir, tokenizer_n_ids(t) - 1, vocab);
-    size_t n_words = ((size_t)vocab + 63) / 64;
-    uint64_t *bits = calloc(n_words, sizeof *bits);
-    if (!bits)
-        return fail_memory(err, n_words * sizeof *bits);
-    for (int32_t id = 0; id < vocab; id++)
-        if (tokenizer_has(t, id))
-            bits[id / 64] |= (uint64_t)1 << id % 64;
-    lathe_status st = id_set_init(&e->ids, vocab, bits, err);
-    free(bits);
-    return st ? st : sample_scratch_init(&e->scratch, vocab, err);
-}
-
 static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
 {
     size_t n = (size_t)e->options.n_slots, bytes = (size_t)e->options.n_ctx * sizeof(int32_t);
@@ -241,12 +260,8 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
         return fail_memory(err, sizeof *e);
     }
     lathe_status st = prepare(e, o, err);
-    if (!st)
-        st = lathe_text_open(&e->text, o->model_dir, err);
-    if (!st)
-        st = open_ids(e, err);
     if (!st) {
-        struct state_options so = state_options_of(&e->options);
+        struct state_options so = state_options_of(e);
         st = state_open(&e->state, &e->model.dims, &so, e->backend, e->stream, err);
     }
     if (!st) {
@@ -284,12 +299,9 @@ void lathe_engine_close(lathe_engine *e)
         for (int32_t i = 0; i < e->options.n_slots; i++)
             free(e->slots[i].token);
     free(e->slots);
-    id_set_release(&e->ids);
-    sample_scratch_release(&e->scratch);
     step_close(&e->step);
     state_close(&e->state);
     unprepare(e);
-    lathe_text_close(e->text);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->wake);
     free(e);

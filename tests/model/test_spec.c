@@ -1,0 +1,602 @@
+/* Speculation through the engine: whatever is drafted, and however much of it is accepted, the tokens are
+ * those of plain decoding, and the state afterwards is that of the tokens, bit for bit. Cases B54, B55, B56,
+ * B58, B59, B61 and B65. */
+#include "test.h"
+
+#include "engine/engine.h"
+
+enum { MAX_TOKENS = 64, CTX = 512 };
+
+static const char *const drafters[] = {"ngram", "mtp", "dflash2", "mtp+ngram", "dflash2+ngram"};
+enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
+
+static lathe_engine *open_with(const char *spec, int32_t draft_k, int32_t n_slots, int32_t threads)
+{
+    lathe_engine_options o;
+    lathe_engine *e;
+    lathe_error err;
+    lathe_engine_options_init(&o);
+    o.model_dir = test_path("models/nano");
+    o.spec = spec;
+    o.draft_k = draft_k;
+    o.fixed_k = true;
+    o.n_ctx = CTX;
+    o.n_slots = n_slots;
+    o.n_threads = threads;
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    return e;
+}
+
+/* ---- Prompts: chat, tools, code, long repeats; thinking on and off -------------------------- */
+
+struct prompt {
+    char messages[2048];
+    const char *tools;
+    lathe_switch thinking;
+};
+
+static const char *const tools =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"description\": "
+    "\"Current "
+    "weather of a city\", \"parameters\": {\"type\": \"object\", \"properties\": {\"city\": "
+    "{\"type\": "
+    "\"string\"}, \"days\": {\"type\": \"integer\"}}, \"required\": [\"city\"]}}}]";
+
+static void make_prompt(struct prompt *p, uint32_t i)
+{
+    static const char *const word[] = {"kiln", "lamp",  "river", "anchor",  "spoon",  "violin",
+                                       "moss", "ridge", "cedar", "lantern", "harbor", "needle"};
+    static const char *const city[] = {"Oslo", "Lima", "Cairo", "Quito", "Perth"};
+    struct rng r = {i + 1};
+    const char *w = word[rng_below(&r, 12)], *v = word[rng_below(&r, 12)];
+    uint32_t a = rng_below(&r, 90) + 10, b = rng_below(&r, 90) + 10;
+    char text[1500];
+    p->tools = NULL;
+    p->thinking = i / 6 % 2 ? LATHE_ON : LATHE_OFF;
+    switch (i % 6) {
+    case 0:
+        snprintf(text, sizeof text, "What is a %s?", w);
+        break;
+    case 1:
+        snprintf(text, sizeof text, "What is %u + %u?", a, b);
+        break;
+    case 2:
+        snprintf(text, sizeof text, "Tell me a short story about a %s and a %s.", w, v);
+        break;
+    case 3:
+        snprintf(text, sizeof text, "What is the weather in %s for %u days?", city[a % 5],
+                 b % 7 + 1);
+        p->tools = tools;
+        break;
+    case 4:
+        snprintf(
+            text, sizeof text,
+            "Repeat: def f_%s(x):\\n    return x + %u\\n\\ndef g_%s(x):\\n    return x * %u\\n", w,
+            a, v, b);
+        break;
+    default: {
+        size_t n = 0;
+        for (uint32_t k = 0; k < 6; k++)
+            n += (size_t)snprintf(text + n, sizeof text - n, "the %s and the %s saw %u. ", w, v, a);
+        break;
+    }
+    }
+    snprintf(p->messages, sizeof p->messages, "[{\"role\": \"user\", \"content\": \"%s\"}]", text);
+}
+
+/* Greedy, and samplers with every option. */
+static void make_sampling(lathe_sampling *s, uint32_t variant)
+{
+    static const lathe_logit_bias bias[] = {{284, -3}, {271, 2}, {296, -100}};
+    *s = (lathe_sampling){.top_p = 1, .repetition_penalty = 1, .seed = 1000 + variant};
+    switch (variant % 6) {
+    case 0:
+        break;
+    case 1:
+        s->temperature = 1;
+        break;
+    case 2:
+        s->temperature = 0.7f;
+        s->top_k = 20;
+        s->top_p = 0.9f;
+        break;
+    case 3:
+        s->temperature = 1.2f;
+        s->min_p = 0.05f;
+        s->presence_penalty = 0.8f;
+        break;
+    case 4:
+        s->temperature = 0.9f;
+        s->frequency_penalty = 0.3f;
+        s->repetition_penalty = 1.15f;
+        s->bias = bias;
+        s->n_bias = 3;
+        break;
+    default: /* greedy under penalties */
+        s->presence_penalty = 0.5f;
+        s->frequency_penalty = 0.4f;
+        s->repetition_penalty = 1.1f;
+        break;
+    }
+}
+
+struct run {
+    int32_t token[CTX];
+    float logprob[CTX];
+    int32_t n;
+    lathe_finish finish;
+    lathe_usage usage;
+    char text[8192];
+    size_t n_text;
+};
+
+static void options_for(lathe_engine *e, const struct prompt *p, uint32_t variant,
+                        lathe_conversation *c, lathe_request_options *o)
+{
+    *c = (lathe_conversation){.messages = p->messages, .tools = p->tools, .thinking = p->thinking};
+    lathe_request_options_init(lathe_engine_text(e), p->thinking == LATHE_ON, o);
+    o->conversation = c;
+    o->max_tokens = MAX_TOKENS;
+    o->n_logprobs = 0;
+    o->no_prefix_reuse = true;
+    make_sampling(&o->sampling, variant);
+}
+
+static void collect(lathe_request *r, struct run *out)
+{
+    lathe_event ev;
+    out->n = 0;
+    out->n_text = 0;
+    do {
+        lathe_request_next(r, -1, &ev);
+        if (ev.type == LATHE_EVENT_TOKEN) {
+            out->logprob[out->n] = ev.token.logprob;
+            out->token[out->n++] = ev.token.id;
+        } else if (ev.text && ev.type != LATHE_EVENT_FINISH) {
+            CHECK(out->n_text + ev.n_text < sizeof out->text);
+            memcpy(out->text + out->n_text, ev.text, ev.n_text);
+            out->n_text += ev.n_text;
+        }
+    } while (ev.type != LATHE_EVENT_FINISH);
+    if (ev.finish == LATHE_FINISH_ERROR)
+        FAIL("%s", ev.error.message);
+    out->finish = ev.finish;
+    out->usage = ev.usage;
+    lathe_request_close(r);
+}
+
+static void ask(lathe_engine *e, const lathe_request_options *o, struct run *out)
+{
+    lathe_request *r;
+    lathe_error err;
+    CHECK_OK(lathe_request_submit(e, o, &r, &err), &err);
+    collect(r, out);
+}
+
+static void check_same_run(const struct run *got, const struct run *want, const char *what,
+                           uint32_t prompt)
+{
+    for (int32_t i = 0; i < got->n || i < want->n; i++)
+        if (i >= got->n || i >= want->n || got->token[i] != want->token[i])
+            FAIL("%s, prompt %u: token %d of %d is %d, plain decoding gives %d of %d", what, prompt,
+                 i, got->n, i < got->n ? got->token[i] : -1, i < want->n ? want->token[i] : -1,
+                 want->n);
+    CHECK(memcmp(got->logprob, want->logprob, (size_t)got->n * sizeof *got->logprob) == 0);
+    CHECK_INT(got->finish, want->finish);
+    CHECK_INT(got->n_text, want->n_text);
+    CHECK(memcmp(got->text, want->text, got->n_text) == 0);
+    CHECK_INT(got->usage.completion_tokens, want->usage.completion_tokens);
+    CHECK_INT(got->usage.reasoning_tokens, want->usage.reasoning_tokens);
+}
+
+/* ---- State ---------------------------------------------------------------------------------- */
+
+static void append_state(struct buf *b, lathe_engine *e, int32_t slot)
+{
+    const struct recurrent *rec = &e->state.recurrent;
+    const struct kv_cache *kv = &e->state.kv;
+    int32_t n = e->slots[slot].n_committed;
+    lathe_error err;
+    for (int32_t i = 0; i < rec->shape.n_layers; i++) {
+        struct tensor S = recurrent_S(rec, i), tail = recurrent_tail(rec, i);
+        buf_append(b, tensor_at(&S, slot), (size_t)tensor_row(&S) * dtype_size(S.dtype));
+        buf_append(b, tensor_at(&tail, slot), (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
+    }
+    for (int32_t i = 0; i < kv->shape.n_layers; i++) {
+        struct kv_pages p = kv_cache_layer(kv, i);
+        size_t row = (size_t)(p.k.dim[2] * p.k.dim[3]) * dtype_size(p.k.dtype);
+        for (int32_t t = 0; t < n; t++) {
+            int64_t page = p.page_table[slot * p.pages_per_slot + t / KV_PAGE];
+            size_t at = (size_t)(t % KV_PAGE) * row;
+            buf_append(b, (unsigned char *)tensor_at(&p.k, page) + at, row);
+            buf_append(b, (unsigned char *)tensor_at(&p.v, page) + at, row);
+        }
+    }
+    if (e->spec.ops)
+        CHECK_OK(e->spec.ops->save(e->spec.drafter, slot, b, &err), &err);
+    CHECK_OK(buf_check(b, "state", &err), &err);
+}
+
+/* The state of a slot of the idle engine is that of its tokens, computed in one go on `fresh`. */
+static void check_state(lathe_engine *e, int32_t slot, lathe_engine *fresh, const char *what)
+{
+    struct buf got, want;
+    struct run out;
+    lathe_request_options o;
+    const struct slot *s = &e->slots[slot];
+    buf_init(&got, 1 << 30);
+    buf_init(&want, 1 << 30);
+    lathe_request_options_init(lathe_engine_text(fresh), false, &o);
+    o.token = s->token;
+    o.n_token = (size_t)s->n_committed;
+    o.max_tokens = 1;
+    o.no_prefix_reuse = true;
+    ask(fresh, &o, &out);
+    CHECK_INT(fresh->slots[0].n_committed, s->n_committed);
+    append_state(&got, e, slot);
+    append_state(&want, fresh, 0);
+    CHECK_INT(got.len, want.len);
+    if (memcmp(got.data, want.data, got.len) != 0)
+        FAIL("%s: the state after %d tokens is not that of plain decoding", what, s->n_committed);
+    buf_release(&got);
+    buf_release(&want);
+}
+
+/* ---- Equality -------------------------------------------------------------------------------- */
+
+/* How many prompts: a sample, or all 500 with LATHE_FULL set. */
+static uint32_t n_prompts(uint32_t sample)
+{
+    return getenv("LATHE_FULL") ? 500 : sample;
+}
+
+static void check_drafter(const char *name)
+{
+    bool saw[SPEC_MAX_DRAFT + 1] = {false};
+    lathe_engine *plain = open_with("none", 0, 1, 2), *e = NULL;
+    int32_t most = 1;
+    for (int32_t threads = 1; threads <= 2; threads++) {
+        for (int32_t k = 1; k <= most; k++) {
+            e = open_with(name, k, 1, threads);
+            most = e->spec.info.max_draft;
+            CHECK_INT(e->spec.draft_k, k);
+            uint32_t n = n_prompts(k == most ? 18 : 3), stride = n == 500 ? 1 : 7;
+            for (uint32_t i = 0; i < n; i++) {
+                struct prompt p;
+                struct run want, got;
+                lathe_conversation c;
+                lathe_request_options o;
+                uint32_t which = i * stride + (uint32_t)k, variant = i + (uint32_t)k;
+                make_prompt(&p, which);
+                options_for(plain, &p, variant, &c, &o);
+                ask(plain, &o, &want);
+                CHECK_INT(want.usage.spec.drafted, 0);
+                ask(e, &o, &got);
+                check_same_run(&got, &want, name, which);
+                for (int32_t a = 0; a <= k; a++)
+                    saw[a] |= got.usage.spec.histogram[a] > 0;
+            }
+            lathe_engine_close(e);
+        }
+        if (!getenv("LATHE_FULL"))
+            break; /* one thread; two in the state tests */
+    }
+    for (int32_t a = 0; a <= most; a++)
+        if (!saw[a])
+            FAIL("%s: no round accepted %d drafts", name, a);
+    lathe_engine_close(plain);
+}
+
+TEST(ngram_equals_plain)
+{
+    check_drafter("ngram");
+}
+
+TEST(mtp_equals_plain)
+{
+    check_drafter("mtp");
+}
+
+TEST(dflash2_equals_plain)
+{
+    check_drafter("dflash2");
+}
+
+TEST(combinations_equal_plain)
+{
+    check_drafter("mtp+ngram");
+    check_drafter("dflash2+ngram");
+}
+
+/* Several slots with different prompts and acceptances at once, slots reused: case B56. */
+TEST(slots_do_not_mix)
+{
+    enum { MANY = 9 };
+    lathe_engine *plain = open_with("none", 0, 1, 2);
+    for (int d = 0; d < N_DRAFTERS; d++) {
+        lathe_engine *e = open_with(drafters[d], 0, 3, 2), *fresh = open_with(drafters[d], 0, 1, 2);
+        static struct run want[MANY], got;
+        struct prompt p[MANY];
+        lathe_conversation c[MANY];
+        lathe_request_options o[MANY];
+        lathe_request *r[MANY];
+        lathe_error err;
+        for (uint32_t i = 0; i < MANY; i++) {
+            make_prompt(&p[i], i * 5);
+            options_for(plain, &p[i], i, &c[i], &o[i]);
+            ask(plain, &o[i], &want[i]);
+        }
+        for (uint32_t i = 0; i < MANY; i++)
+            CHECK_OK(lathe_request_submit(e, &o[i], &r[i], &err), &err);
+        for (uint32_t i = 0; i < MANY; i++) {
+            collect(r[i], &got);
+            check_same_run(&got, &want[i], drafters[d], i * 5);
+        }
+        for (int32_t s = 0; s < 3; s++)
+            check_state(e, s, fresh, drafters[d]);
+        lathe_engine_close(e);
+        lathe_engine_close(fresh);
+    }
+    lathe_engine_close(plain);
+}
+
+/* ---- Forced patterns -------------------------------------------------------------------------- */
+
+enum pattern { ALL_RIGHT, ALL_WRONG, WRONG_AT_RANDOM, SOMETIMES_NONE, RANDOM_TOKENS, N_PATTERNS };
+
+/* Knows the continuation and spoils it by pattern. */
+struct scripted {
+    enum pattern pattern;
+    int32_t token[CTX]; /* of the whole sequence */
+    int32_t n;
+    struct rng rng;
+};
+
+static struct scripted script;
+
+static lathe_status scripted_committed(struct drafter *d, const struct committed *c,
+                                       lathe_error *err)
+{
+    (void)d, (void)c, (void)err;
+    return LATHE_OK;
+}
+
+static lathe_status scripted_propose(struct drafter *d, struct draft_request *r, int32_t n,
+                                     lathe_error *err)
+{
+    (void)d, (void)err;
+    for (int32_t i = 0; i < n; i++) {
+        r[i].n = 0;
+        int32_t wrong = script.pattern == ALL_RIGHT ? 99
+                        : script.pattern == ALL_WRONG
+                            ? 0
+                            : (int32_t)rng_below(&script.rng, (uint32_t)r[i].most + 1);
+        if (script.pattern == SOMETIMES_NONE && rng_below(&script.rng, 2))
+            continue;
+        for (int32_t k = 0; k < r[i].most; k++) {
+            int32_t at = r[i].pos + 1 + k;
+            int32_t right = at < script.n ? script.token[at] : 0;
+            if (script.pattern == RANDOM_TOKENS)
+                right = (int32_t)rng_below(&script.rng, 8000);
+            r[i].draft[r[i].n++] = k == wrong ? (right + 1) % 8000 : right;
+        }
+    }
+    return LATHE_OK;
+}
+
+static void scripted_rewind(struct drafter *d, int32_t slot, int32_t n)
+{
+    (void)d, (void)slot, (void)n;
+}
+
+static lathe_status scripted_save(const struct drafter *d, int32_t slot, struct buf *out,
+                                  lathe_error *err)
+{
+    (void)d, (void)slot, (void)out, (void)err;
+    return LATHE_OK;
+}
+
+static const struct drafter_ops scripted_ops = {
+    .name = "scripted",
+    .committed = scripted_committed,
+    .propose = scripted_propose,
+    .rewind = scripted_rewind,
+    .save = scripted_save,
+};
+
+/* Lends the idle engine the scripted drafter in place of its own. */
+static void lend(lathe_engine *e, const struct drafter_ops **ops, struct drafter **drafter)
+{
+    *ops = e->spec.ops;
+    *drafter = e->spec.drafter;
+    e->spec.ops = &scripted_ops;
+    e->spec.drafter = NULL;
+}
+
+static void give_back(lathe_engine *e, const struct drafter_ops *ops, struct drafter *drafter)
+{
+    e->spec.ops = ops;
+    e->spec.drafter = drafter;
+}
+
+TEST(forced_patterns_leave_the_right_state)
+{
+    static const int32_t ks[] = {1, 3, 7, 15};
+    lathe_engine *plain = open_with("none", 0, 1, 2);
+    for (int k = 0; k < 4; k++) {
+        lathe_engine *e = open_with("ngram", ks[k], 1, 2);
+        const struct drafter_ops *ops;
+        struct drafter *drafter;
+        lend(e, &ops, &drafter);
+        for (int pattern = 0; pattern < N_PATTERNS; pattern++)
+            for (uint32_t i = 0; i < 6; i++) {
+                struct prompt p;
+                struct run want, got;
+                lathe_conversation c;
+                lathe_request_options o;
+                lathe_error err;
+                lathe_prompt rendered;
+                char what[64];
+                make_prompt(&p, i + 6 * (uint32_t)k);
+                options_for(plain, &p, i, &c, &o);
+                ask(plain, &o, &want);
+                CHECK_OK(lathe_render(lathe_engine_text(plain), &c, &rendered, &err), &err);
+                script.pattern = (enum pattern)pattern;
+                script.n = (int32_t)rendered.tokens.n + want.n;
+                script.rng.s = i;
+                CHECK(script.n <= CTX);
+                memcpy(script.token, rendered.tokens.id, rendered.tokens.n * sizeof(int32_t));
+                memcpy(script.token + rendered.tokens.n, want.token,
+                       (size_t)want.n * sizeof(int32_t));
+                lathe_prompt_release(&rendered);
+                ask(e, &o, &got);
+                snprintf(what, sizeof what, "pattern %d, K %d", pattern, ks[k]);
+                check_same_run(&got, &want, what, i);
+                if (pattern == ALL_WRONG)
+                    CHECK_INT(got.usage.spec.accepted, 0);
+                if (pattern == ALL_RIGHT && want.n > 20)
+                    CHECK(got.usage.spec.rounds <= want.n / (ks[k] + 1) + 2);
+                check_state(e, 0, plain, what);
+            }
+        give_back(e, ops, drafter);
+        lathe_engine_close(e);
+    }
+    lathe_engine_close(plain);
+}
+
+/* Stops of every kind inside a block: end tokens at every place of it, stop strings, limits, the edge of
+ * the context (cases B46 and B58), and cancelling after any number of events. */
+TEST(rounds_end_where_plain_decoding_ends)
+{
+    lathe_engine *plain = open_with("none", 0, 1, 2), *e = open_with("ngram", 7, 1, 2);
+    const struct drafter_ops *ops;
+    struct drafter *drafter;
+    struct prompt p;
+    static struct run whole, want, got;
+    lathe_conversation c;
+    lathe_request_options o;
+    lathe_prompt rendered;
+    lathe_error err;
+    make_prompt(&p, 2); /* a story */
+    options_for(plain, &p, 0, &c, &o);
+    ask(plain, &o, &whole);
+    CHECK_OK(lathe_render(lathe_engine_text(plain), &c, &rendered, &err), &err);
+    script = (struct scripted){.pattern = ALL_RIGHT, .n = (int32_t)rendered.tokens.n + whole.n};
+    memcpy(script.token, rendered.tokens.id, rendered.tokens.n * sizeof(int32_t));
+    memcpy(script.token + rendered.tokens.n, whole.token, (size_t)whole.n * sizeof(int32_t));
+    lend(e, &ops, &drafter);
+    for (int32_t i = 1; i < 20; i++) {
+        o.max_tokens = i;
+        ask(plain, &o, &want);
+        ask(e, &o, &got);
+        check_same_run(&got, &want, "max_tokens", (uint32_t)i);
+        check_state(e, 0, plain, "max_tokens");
+    }
+    o.max_tokens = MAX_TOKENS;
+    for (int32_t i = 1; i < 20; i++) {
+        o.stop_id = &whole.token[i];
+        o.n_stop_id = 1;
+        ask(plain, &o, &want);
+        ask(e, &o, &got);
+        check_same_run(&got, &want, "stop id", (uint32_t)i);
+        check_state(e, 0, plain, "stop id");
+    }
+    o.n_stop_id = 0;
+    for (size_t i = 10; i < 60; i += 3) {
+        char stop[8];
+        const char *list = stop;
+        snprintf(stop, sizeof stop, "%.5s", whole.text + i);
+        o.stop = &list;
+        o.n_stop = 1;
+        ask(plain, &o, &want);
+        ask(e, &o, &got);
+        CHECK_INT(want.finish, LATHE_FINISH_STOP_STRING);
+        check_same_run(&got, &want, "stop string", (uint32_t)i);
+        check_state(e, 0, plain, "stop string");
+    }
+    o.n_stop = 0;
+    for (int32_t i = 1; i < 24; i++) {
+        lathe_request *r;
+        lathe_event ev;
+        CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
+        for (int32_t k = 0; k < i; k++)
+            lathe_request_next(r, -1, &ev);
+        lathe_request_cancel(r);
+        collect(r, &got);
+        CHECK(got.finish == LATHE_FINISH_CANCELLED || got.finish == LATHE_FINISH_STOP ||
+              got.finish == LATHE_FINISH_LENGTH);
+        check_state(e, 0, plain, "cancel");
+    }
+    give_back(e, ops, drafter);
+    lathe_prompt_release(&rendered);
+    lathe_engine_close(e);
+    lathe_engine_close(plain);
+}
+
+TEST(the_edge_of_the_context)
+{
+    for (int d = 0; d < N_DRAFTERS; d++)
+        for (int32_t ctx = 8; ctx <= 40; ctx += 8) {
+            lathe_engine_options eo;
+            lathe_engine *plain, *e;
+            lathe_error err;
+            lathe_request_options o;
+            struct run want, got;
+            int32_t token[5] = {764, 259, 7863, 523, 2163};
+            lathe_engine_options_init(&eo);
+            eo.model_dir = test_path("models/nano");
+            eo.n_ctx = ctx;
+            eo.spec = "none";
+            CHECK_OK(lathe_engine_open(&plain, &eo, &err), &err);
+            eo.spec = drafters[d];
+            CHECK_OK(lathe_engine_open(&e, &eo, &err), &err);
+            for (size_t n = 1; n <= 5; n += 4) {
+                lathe_request_options_init(lathe_engine_text(plain), false, &o);
+                make_sampling(&o.sampling, 0);
+                o.token = token;
+                o.n_token = n;
+                o.ignore_eos = true;
+                o.n_logprobs = 0;
+                ask(plain, &o, &want);
+                CHECK_INT(want.finish, LATHE_FINISH_CONTEXT);
+                CHECK_INT(want.n, ctx - (int32_t)n);
+                ask(e, &o, &got);
+                check_same_run(&got, &want, drafters[d], (uint32_t)ctx);
+            }
+            lathe_engine_close(plain);
+            lathe_engine_close(e);
+        }
+}
+
+TEST(drafters_are_chosen_and_refused)
+{
+    lathe_engine_options o, bad;
+    lathe_engine *e;
+    lathe_error err;
+    int32_t k;
+    lathe_engine_options_init(&o);
+    o.model_dir = test_path("models/nano");
+    o.n_ctx = 64;
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    CHECK_STR(lathe_engine_drafter(e, &k), "dflash2+ngram"); /* what lies beside the model */
+    CHECK(k >= 7);
+    lathe_engine_close(e);
+    o.spec = "mtp";
+    o.draft_k = 100;
+    bad = o;
+    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "draft_k is 100");
+    o.draft_k = 12; /* more than it can give: clipped, with a warning */
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    CHECK_STR(lathe_engine_drafter(e, &k), "mtp");
+    CHECK_INT(k, 8);
+    lathe_engine_close(e);
+    o.draft_k = 0;
+    bad = o;
+    bad.spec = "eagle";
+    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "no drafter \"eagle\"");
+    bad.spec = "dflash2";
+    bad.draft_dir = "no/such";
+    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_IO, "no/such");
+    bad.spec = "mtp";
+    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "takes no checkpoint");
+}
