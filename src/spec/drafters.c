@@ -1,0 +1,19 @@
+#include <string.h>
+
+#include "spec/drafter.h"
+
+static const struct drafter_ops *const drafters[] = {&drafter_ngram};
+enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
+
+const struct drafter_ops *drafter_named(const char *name)
+{
+    for (int i = 0; i < N_DRAFTERS; i++)
+        if (strcmp(drafters[i]->name, name) == 0)
+            return drafters[i];
+    return NULL;
+}
+
+const char *drafter_names(void)
+{
+    return "ngram";
+}
