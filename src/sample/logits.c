@@ -293,3 +293,25 @@ int32_t candidates_min_p(struct candidate *c, int32_t n, double min_p)
             c[kept++] = c[i];
     return kept;
 }
+
+/* Heapsort; what is in order already, as most laws without filters are, stays as it is. */
+void candidates_by_id(struct candidate *c, int32_t n)
+{
+    int32_t sorted = 1;
+    while (sorted < n && c[sorted - 1].id < c[sorted].id)
+        sorted++;
+    if (sorted >= n)
+        return;
+    for (int32_t end = n, root = n / 2; end > 1;) {
+        if (root > 0)
+            root--; /* building the heap */
+        else
+            swap(&c[0], &c[--end]);
+        for (int32_t i = root, child; (child = 2 * i + 1) < end; i = child) {
+            child += child + 1 < end && c[child + 1].id > c[child].id;
+            if (c[i].id >= c[child].id)
+                break;
+            swap(&c[i], &c[child]);
+        }
+    }
+}

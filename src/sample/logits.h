@@ -64,5 +64,7 @@ void candidates_weigh(struct candidate *c, int32_t n, double temperature);
 int32_t candidates_top_p(struct candidate *c, int32_t n, double p);
 /* Keeps the candidates whose probability is at least min_p times the best one's. */
 int32_t candidates_min_p(struct candidate *c, int32_t n, double min_p);
+/* Puts them in order of ids. */
+void candidates_by_id(struct candidate *c, int32_t n);
 
 #endif

@@ -20,13 +20,28 @@ void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-uint64_t noise_bits(uint64_t seed, int32_t position, int32_t id)
+static uint64_t bits_at(uint64_t seed, int32_t position, int32_t id, enum noise_stream stream)
 {
     uint32_t out[4];
-    const uint32_t counter[4] = {(uint32_t)id, (uint32_t)position, 0, 0};
+    const uint32_t counter[4] = {(uint32_t)id, (uint32_t)position, (uint32_t)stream, 0};
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     philox4x32(out, counter, key);
     return (uint64_t)out[1] << 32 | out[0];
+}
+
+uint64_t noise_bits(uint64_t seed, int32_t position, int32_t id)
+{
+    return bits_at(seed, position, id, NOISE_CHOICE);
+}
+
+uint64_t noise_stream_bits(uint64_t seed, int32_t position, enum noise_stream stream)
+{
+    return bits_at(seed, position, 0, stream);
+}
+
+double noise_uniform(uint64_t bits)
+{
+    return (double)(bits >> 11) * 0x1p-53;
 }
 
 double noise_gumbel(uint64_t bits)

@@ -11,6 +11,17 @@
  * 1, 2, 3"). */
 uint64_t noise_bits(uint64_t seed, int32_t position, int32_t id);
 
+/* Streams that are independent of each other at one position. */
+enum noise_stream {
+    NOISE_CHOICE,   /* noise_bits: of drafts and of the target's own choices */
+    NOISE_ACCEPT,   /* whether a draft is accepted */
+    NOISE_RESIDUAL, /* what replaces it if not */
+};
+/* 64 bits of one of them, one number a position: {0, position, stream, 0} is the counter. */
+uint64_t noise_stream_bits(uint64_t seed, int32_t position, enum noise_stream stream);
+/* Uniform in [0, 1). */
+double noise_uniform(uint64_t bits);
+
 /* One block of the generator itself. */
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 

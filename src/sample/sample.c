@@ -216,6 +216,11 @@ int64_t sampler_seed(const struct sampler *s)
     return s->o.seed;
 }
 
+bool sampler_is_greedy(const struct sampler *s)
+{
+    return s->o.temperature == 0;
+}
+
 int32_t sampler_position(const struct sampler *s)
 {
     return s->n_prompt + s->n_generated;
@@ -308,40 +313,84 @@ static int32_t draw(const struct candidate *c, int32_t n, double temperature, ui
     return id;
 }
 
-static int32_t choose(const struct sampler *s, struct sample_scratch *w, const float *row,
-                      int32_t position)
+/* What the filters leave of an adjusted row, in w->cand; not for temperature 0. */
+static int32_t filter(const struct sampler *s, struct sample_scratch *w, const float *row)
 {
     const lathe_sampling *o = &s->o;
-    if (o->temperature == 0)
-        return logits_argmax(row, s->ids);
-    double t = (double)o->temperature;
     int32_t n = o->top_k > 0 ? candidates_top_k(w->cand, row, s->ids, o->top_k)
                              : candidates_all(w->cand, row, s->ids);
     if (o->top_p < 1 || o->min_p > 0)
-        candidates_weigh(w->cand, n, t);
+        candidates_weigh(w->cand, n, (double)o->temperature);
     if (o->top_p < 1)
         n = candidates_top_p(w->cand, n, (double)o->top_p);
     if (o->min_p > 0)
         n = candidates_min_p(w->cand, n, (double)o->min_p);
-    return draw(w->cand, n, t, (uint64_t)o->seed, position);
+    return n;
+}
+
+/* The adjusted row of the token that follows the drafts; NULL on failure. */
+static const float *judge_row(struct sampler *s, struct sample_scratch *w, const float *logits,
+                              const int32_t *draft, int32_t n_draft, lathe_error *err)
+{
+    int32_t index = s->n_generated + n_draft;
+    if (logits_check(logits, s->ids, s->n_prompt + index, err))
+        return NULL;
+    for (int32_t i = 0; i < n_draft; i++)
+        count_token(s, draft[i]);
+    const float *row = adjust(s, w, logits, index);
+    for (int32_t i = n_draft; i-- > 0;)
+        uncount_token(s, draft[i]);
+    return row;
+}
+
+static lathe_status nothing_left(const struct sampler *s, int32_t position, lathe_error *err)
+{
+    return fail(err, LATHE_E_ARGUMENT,
+                "position %d: logit_bias, min_tokens and banned tokens leave "
+                "none of the %d tokens",
+                (int)position, (int)s->ids->n_ids);
 }
 
 lathe_status sampler_pick(struct sampler *s, struct sample_scratch *w, const float *logits,
                           const int32_t *draft, int32_t n_draft, int32_t *id, lathe_error *err)
 {
-    int32_t index = s->n_generated + n_draft, position = s->n_prompt + index;
-    lathe_status st = logits_check(logits, s->ids, position, err);
-    if (st)
-        return st;
-    for (int32_t i = 0; i < n_draft; i++)
-        count_token(s, draft[i]);
-    *id = choose(s, w, adjust(s, w, logits, index), position);
-    for (int32_t i = n_draft; i-- > 0;)
-        uncount_token(s, draft[i]);
-    if (*id < 0)
-        return fail(err, LATHE_E_ARGUMENT,
-                    "position %d: logit_bias, min_tokens and banned tokens leave "
-                    "none of the %d tokens",
-                    (int)position, (int)s->ids->n_ids);
+    int32_t position = sampler_position(s) + n_draft;
+    const float *row = judge_row(s, w, logits, draft, n_draft, err);
+    if (!row)
+        return LATHE_E_NUMERIC;
+    if (s->o.temperature == 0)
+        *id = logits_argmax(row, s->ids);
+    else
+        *id = draw(w->cand, filter(s, w, row), (double)s->o.temperature, (uint64_t)s->o.seed,
+                   position);
+    return *id < 0 ? nothing_left(s, position, err) : LATHE_OK;
+}
+
+lathe_status sampler_law(struct sampler *s, struct sample_scratch *w, const float *logits,
+                         const int32_t *draft, int32_t n_draft, struct candidate *law, int32_t *n,
+                         lathe_error *err)
+{
+    *n = 0;
+    const float *row = judge_row(s, w, logits, draft, n_draft, err);
+    if (!row)
+        return LATHE_E_NUMERIC;
+    if (s->o.temperature == 0) {
+        int32_t id = logits_argmax(row, s->ids);
+        if (id >= 0)
+            w->cand[(*n)++] = (struct candidate){1, row[id], id};
+    } else {
+        *n = filter(s, w, row);
+        candidates_weigh(w->cand, *n, (double)s->o.temperature);
+        candidates_by_id(w->cand, *n);
+        double sum = 0;
+        for (int32_t i = 0; i < *n; i++)
+            sum += w->cand[i].weight;
+        for (int32_t i = 0; i < *n; i++)
+            w->cand[i].weight /= sum;
+    }
+    if (*n == 0)
+        return nothing_left(s, sampler_position(s) + n_draft, err);
+    if (law != w->cand)
+        memcpy(law, w->cand, (size_t)*n * sizeof *law);
     return LATHE_OK;
 }

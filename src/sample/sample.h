@@ -52,6 +52,8 @@ void sampler_close(struct sampler *s); /* NULL is allowed */
 
 /* The seed in use: what -1 became. */
 int64_t sampler_seed(const struct sampler *s);
+/* Temperature 0: a choice is the best token, a law is that token with certainty. */
+bool sampler_is_greedy(const struct sampler *s);
 /* Position of the next token: prompt and committed tokens. */
 int32_t sampler_position(const struct sampler *s);
 
@@ -60,6 +62,12 @@ int32_t sampler_position(const struct sampler *s);
  * LATHE_E_ARGUMENT if bias and bans leave no token. */
 lathe_status sampler_pick(struct sampler *s, struct sample_scratch *w, const float *logits,
                           const int32_t *draft, int32_t n_draft, int32_t *id, lathe_error *err);
+
+/* The law that sampler_pick draws from in the same place: its *n >= 1 tokens in order of ids, their weights
+ * being probabilities. `law` has room for n_vocab, or is w->cand. Fails as sampler_pick does. */
+lathe_status sampler_law(struct sampler *s, struct sample_scratch *w, const float *logits,
+                         const int32_t *draft, int32_t n_draft, struct candidate *law, int32_t *n,
+                         lathe_error *err);
 
 /* Makes n tokens part of the generated ones. */
 void sampler_commit(struct sampler *s, const int32_t *id, int32_t n);
