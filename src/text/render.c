@@ -377,22 +377,25 @@ static lathe_status render_once(const lathe_text *text, const lathe_conversation
 
 /* Templates that raise without a user's question get one, which is taken out again: agents resume
  * and compact into such histories. It stands last, so reasoning counts as older than the last
- * question everywhere. Where that does not work the first failure is the answer. */
+ * question everywhere. */
 static lathe_status render_text(const lathe_text *text, const lathe_conversation *c,
                                 struct conversation *all, struct rendering *out, lathe_error *err)
 {
     bool no_query = false;
-    lathe_status st = render_once(text, c, all, false, &no_query, out, err);
-    if (!st || !no_query)
-        return st;
+    lathe_status first = render_once(text, c, all, false, &no_query, out, err);
+    if (!first || !no_query)
+        return first;
     lathe_error second;
-    if (render_once(text, c, all, true, &no_query, out, &second))
-        return st;
-    if (!remove_stand_in(out)) {
-        rendering_release(out);
+    lathe_status st = render_once(text, c, all, true, &no_query, out, &second);
+    if (st) { /* the question was not what it lacked, or not all */
+        if (err)
+            *err = second;
         return st;
     }
-    return LATHE_OK;
+    if (remove_stand_in(out))
+        return LATHE_OK;
+    rendering_release(out);
+    return first;
 }
 
 static lathe_status encode(const lathe_text *text, struct rendering *t, lathe_prompt *out,
