@@ -87,6 +87,7 @@ int perplexity_main(int argc, char **argv)
     o->command = "perplexity";
     o->help = help;
     engine_args_add(o, &p.engine);
+    p.engine.spec = "none"; /* nothing is generated */
     option_text(o, "--file", "-f", &p.file);
     option_int(o, "--chunk", NULL, &p.chunk, 2, 1 << 24);
     option_flag(o, "--control", NULL, &p.control);

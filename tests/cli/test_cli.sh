@@ -143,6 +143,7 @@ t_values_are_checked() {
     usage "--seed is 99999999999999999999" run -m $M -p x --seed 99999999999999999999
     usage "--max-tokens is 0" run -m $M -p x -n 0
     usage "-n is -2, expected" run -m $M -p x -n -2
+    usage "--draft-k is 16, expected 1 to 15" run -m $M -p x --draft-k 16
     usage "--threads is 0, expected 1 to 256" run -m $M -p x --threads 0
     usage "--ctx is 1, expected 2 to" run -m $M -p x --ctx 1
     usage "--logprobs is 21, expected 0 to 20" run -m $M -p x --logprobs 21
@@ -359,6 +360,29 @@ t_sampling() {
     run run -m $M -p "What is a kiln?" --no-think --logit-bias 8190=1
     code 2
     err_has "logit_bias"
+}
+
+t_speculation_changes_nothing() {
+    story="Tell me a story about a cat."
+    run run -m $M -p "$story" --no-think --greedy -n 100 --spec none
+    cp "$T/out" "$T/greedy"
+    run run -m $M -p "$story" --no-think --seed 3 -n 100 --spec none
+    cp "$T/out" "$T/seeded"
+    for spec in ngram mtp dflash2 auto; do
+        run run -m $M -p "$story" --no-think --greedy -n 100 --spec $spec --stats json
+        code 0
+        cmp -s "$T/out" "$T/greedy" || bad "--spec $spec changes the greedy text"
+        run run -m $M -p "$story" --no-think --seed 3 -n 100 --spec $spec --draft-k 3 --fixed-k
+        cmp -s "$T/out" "$T/seeded" || bad "--spec $spec changes the text of a seed"
+    done
+    run run -m $M -p "$story" --no-think --greedy -n 100 --spec mtp --draft-k 3 --fixed-k --stats json
+    grep -qE '"tokens_per_round": [2-4]\.' "$T/err" || bad "mtp: $(cat "$T/err")"
+    run run -m $M -p x --spec mtq
+    code 2
+    err_has mtp
+    run run -m $M -p x --spec dflash2 --draft-model "$T/none"
+    [ "$rc" -ne 0 ] || bad "a drafter that is not there was used"
+    one_line_error
 }
 
 t_tool_call() {
