@@ -25,7 +25,7 @@ void op_block_attention(struct exec *x, struct tensor o, struct tensor q,
     OP_REQUIRE(x, "block_attention", q.dim[1] > 0 && q.dim[1] % width == 0);
     OP_REQUIRE(x, "block_attention", is_matrix(&k, q.dtype, T, width));
     OP_REQUIRE(x, "block_attention", is_matrix(&v, q.dtype, T, width));
-    OP_REQUIRE(x, "block_attention", is_matrix(&o, DT_F32, T, q.dim[1]) && window >= 1);
+    OP_REQUIRE(x, "block_attention", is_matrix(&o, q.dtype, T, q.dim[1]) && window >= 1);
     OP_REQUIRE(x, "block_attention", x->planning || holds(ring, window, b));
     struct block_attention_args a = {o, q, k, v, ring, window, scale, b, {0}};
     size_t mark = exec_push(x), scratch = x->backend->block_attention_scratch(x->stream, &a);

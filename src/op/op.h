@@ -171,7 +171,7 @@ void op_ring_append(struct exec *x, const struct kv_ring *ring, struct tensor k,
  *   o[t,n,:] = sum_s p[s] * v_s[n / group,:],  p = softmax_s(q[t,n] . k_s[n / group] * scale)
  *   over positions s with |s - pos[t]| < window, s >= first[slot]: those before the block from the ring,
  *   in ascending order, then the block's own rows from k and v
- *   q [T, n_heads * head_dim] act;  k, v [T, n_kv_heads * head_dim] act;  o as q, F32
+ *   q, o [T, n_heads * head_dim] act;  k, v [T, n_kv_heads * head_dim] act
  *   window INT32_MAX: all positions. The ring holds every position that is seen. */
 void op_block_attention(struct exec *x, struct tensor o, struct tensor q,
                         const struct kv_ring *ring, struct tensor k, struct tensor v,

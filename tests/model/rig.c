@@ -12,7 +12,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
     struct state_options so = {
         .act = o->act,
         .kv = o->kv,
-        .n_slots = o->n_slots ? o->n_slots : 1,
+        .n_slots = (o->n_slots ? o->n_slots : 1) + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx ? o->n_ctx : 1024,
         .n_verify = 64,
     };
@@ -23,7 +23,9 @@ void rig_open(struct rig *r, const struct rig_options *o)
         .backend = r->backend,
         .stream = r->stream,
         .max_rows = o->max_rows ? o->max_rows : so.n_ctx,
-        .max_seqs = so.n_slots,
+        .max_seqs = so.n_slots - STEP_SHADOW_SLOTS,
+        .tap = o->tap,
+        .n_taps = o->n_taps,
     };
     CHECK_OK(step_open(&r->step, &to, &err), &err);
 }

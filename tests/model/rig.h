@@ -18,10 +18,12 @@ struct rig_options {
     const struct backend *backend; /* NULL: backend_cpu */
     const char *isa;               /* NULL: the best */
     enum dtype act, kv;
-    int32_t n_threads; /* 0: 2 */
-    int32_t n_slots;   /* 0: 1 */
-    int32_t n_ctx;     /* 0: 1024 */
-    int32_t max_rows;  /* 0: n_ctx */
+    int32_t n_threads;  /* 0: 2 */
+    int32_t n_slots;    /* 0: 1 */
+    int32_t n_ctx;      /* 0: 1024 */
+    int32_t max_rows;   /* 0: n_ctx */
+    const int32_t *tap; /* [n_taps]: layers whose hidden states step.feature gets */
+    int32_t n_taps;
 };
 
 /* Fails the test with the engine's message. */

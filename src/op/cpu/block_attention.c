@@ -176,10 +176,11 @@ static void items(void *ctx, int32_t thread, int32_t n_threads)
         context(j, &it);
         own_rows(j, &it);
         for (int64_t q = 0; q < n; q++) {
-            float *o = (float *)tensor_at(&a->o, row + q / j->group) +
-                       (it.kv_head * j->group + q % j->group) * j->hd;
-            memcpy(o, it.o + q * j->hd, (size_t)j->hd * sizeof *o);
-            j->cpu->kernels.attention_finish(o, it.sum[q], j->hd);
+            size_t at = (size_t)((it.kv_head * j->group + q % j->group) * j->hd);
+            unsigned char *o = tensor_at(&a->o, row + q / j->group);
+            j->cpu->kernels.attention_finish(it.o + q * j->hd, it.sum[q], j->hd);
+            j->cpu->kernels.convert(o + at * dtype_size(a->o.dtype), a->o.dtype, it.o + q * j->hd,
+                                    DT_F32, j->hd);
         }
     }
 }

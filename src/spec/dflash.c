@@ -1,0 +1,310 @@
+#include "spec/dflash.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dflash_batch_begin(struct drafter *d)
+{
+    d->batch = (struct batch){
+        .phase = PHASE_DECODE,
+        .token = d->token,
+        .slot = d->slot,
+        .pos = d->pos,
+        .rope_pos = (const int32_t(*)[3])d->rope_pos,
+        .seq = d->seq,
+    };
+}
+
+void dflash_batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
+{
+    struct batch *b = &d->batch;
+    d->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t t = b->n_rows++;
+        d->token[t] = token ? token[i] : 0;
+        d->slot[t] = slot;
+        d->pos[t] = pos + i;
+        for (int32_t axis = 0; axis < 3; axis++)
+            d->rope_pos[t][axis] = pos + i;
+    }
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static void rope_init(struct drafter *d)
+{
+    const struct dims *c = &d->config.dims;
+    rope_axes(d->rope_axis, c->rotary_dims / 2, c->mrope_section);
+    d->rope = (struct rope){
+        .dims = c->rotary_dims,
+        .inv_freq = c->inv_freq,
+        .axis = d->rope_axis,
+        .scale = c->rope_scale,
+    };
+}
+
+static lathe_status open_arrays(struct drafter *d, lathe_error *err)
+{
+    const struct id_set *ids = d->o.ids;
+    int32_t block_rows = d->o.n_slots * d->config.block;
+    d->max_rows = d->o.max_rows > block_rows ? d->o.max_rows : block_rows;
+    size_t n = (size_t)d->max_rows, n_slots = (size_t)d->o.n_slots;
+    size_t vocab = (size_t)d->config.dims.vocab;
+    size_t n_ones = n_slots * (size_t)d->max_draft * (size_t)d->config.rank;
+    d->token = malloc(n * sizeof *d->token);
+    d->slot = malloc(n * sizeof *d->slot);
+    d->pos = malloc(n * sizeof *d->pos);
+    d->row = malloc(n * sizeof *d->row);
+    d->rope_pos = malloc(n * sizeof *d->rope_pos);
+    d->seq = malloc(n_slots * sizeof *d->seq);
+    d->prev = calloc(n_slots, sizeof *d->prev);
+    d->survival = malloc(n_slots * sizeof *d->survival);
+    d->id_range = malloc((size_t)ids->n_ranges * sizeof *d->id_range);
+    d->candidate_row = malloc(vocab * sizeof *d->candidate_row);
+    d->ones = malloc((n_ones + 1) * sizeof *d->ones);
+    if (!d->token || !d->slot || !d->pos || !d->row || !d->rope_pos || !d->seq || !d->prev ||
+        !d->survival || !d->id_range || !d->candidate_row || !d->ones)
+        return fail_memory(err, n * sizeof *d->rope_pos + (vocab + n_ones) * sizeof *d->ones);
+    for (int32_t i = 0; i < ids->n_ranges; i++) {
+        d->id_range[i][0] = ids->range[i].begin;
+        d->id_range[i][1] = ids->range[i].end;
+    }
+    for (size_t i = 0; i < vocab; i++)
+        d->candidate_row[i] = -INFINITY;
+    for (size_t i = 0; i < n_ones; i++)
+        d->ones[i] = 1;
+    return LATHE_OK;
+}
+
+/* The peak of appending n rows of one slot. */
+static lathe_status plan_append(struct drafter *d, int32_t n, size_t *peak, lathe_error *err)
+{
+    struct exec x;
+    exec_plan(&x, d->o.backend, d->o.stream, NULL);
+    dflash_batch_begin(d);
+    dflash_batch_add(d, 0, 0, NULL, n);
+    int64_t width = (int64_t)d->config.n_taps * d->config.dims.hidden;
+    dflash_append(&x, d, tensor_2d(NULL, d->o.act, n, width), &d->batch);
+    *peak = x.peak > *peak ? x.peak : *peak;
+    return exec_end(&x, err);
+}
+
+/* Blocks of n slots, and the choice of `most` drafts for each. */
+static void run_blocks(struct exec *x, struct drafter *d, struct draft_request *r, int32_t n,
+                       int32_t most)
+{
+    size_t mark = exec_push(x);
+    struct tensor h = exec_tmp(x, d->o.act, d->batch.n_rows, d->config.dims.hidden);
+    dflash_block(x, d, h, &d->batch);
+    dflash_walk(x, d, h, r, n, most);
+    exec_pop(x, mark);
+}
+
+static lathe_status plan_blocks(struct drafter *d, int32_t n, int32_t most, size_t *peak,
+                                lathe_error *err)
+{
+    struct exec x;
+    exec_plan(&x, d->o.backend, d->o.stream, NULL);
+    dflash_batch_begin(d);
+    for (int32_t i = 0; i < n; i++)
+        dflash_batch_add(d, i, 0, NULL, d->config.block);
+    run_blocks(&x, d, NULL, n, most);
+    *peak = x.peak > *peak ? x.peak : *peak;
+    return exec_end(&x, err);
+}
+
+static lathe_status open_workspace(struct drafter *d, lathe_error *err)
+{
+    lathe_status st = LATHE_OK;
+    size_t peak = 0;
+    /* Kernels choose their scratch by the number of rows: the small counts are planned one by one. */
+    for (int32_t n = 1; n <= 64 && n <= d->o.max_rows && !st; n++)
+        st = plan_append(d, n, &peak, err);
+    if (!st)
+        st = plan_append(d, d->o.max_rows, &peak, err);
+    for (int32_t n = 1; n <= d->o.n_slots && !st; n++)
+        for (int32_t most = 1; most <= d->max_draft && !st; most++)
+            st = plan_blocks(d, n, most, &peak, err);
+    if (!st)
+        st = d->o.backend->alloc(d->o.stream, &d->workspace, peak, err);
+    d->workspace_bytes = peak;
+    exec_init(&d->x, d->o.backend, d->o.stream, d->workspace, peak);
+    return st;
+}
+
+static void dflash_close(struct drafter *d)
+{
+    if (!d)
+        return;
+    if (d->workspace)
+        d->o.backend->free(d->o.stream, d->workspace);
+    dflash_context_close(&d->context);
+    dflash_weights_close(&d->weights);
+    free(d->token);
+    free(d->slot);
+    free(d->pos);
+    free(d->row);
+    free(d->rope_pos);
+    free(d->seq);
+    free(d->prev);
+    free(d->survival);
+    free(d->id_range);
+    free(d->candidate_row);
+    free(d->ones);
+    free(d);
+}
+
+static lathe_status open_parts(struct drafter *d, lathe_error *err)
+{
+    struct dflash_config *c = &d->config;
+    lathe_status st = dflash_config_read(c, d->o.dir, err);
+    if (!st) {
+        st = dflash_config_fits(c, &d->o.model->dims, err);
+        if (st)
+            error_context(err, "drafter %s", d->o.dir);
+    }
+    if (!st)
+        st = dflash_weights_open(&d->weights, c, d->o.dir, err);
+    if (st)
+        return st;
+    d->embed_tokens =
+        d->weights.embed_tokens.rows ? &d->weights.embed_tokens : &d->o.model->embed_tokens;
+    d->lm_head = d->weights.lm_head.rows ? &d->weights.lm_head : &d->o.model->lm_head;
+    d->max_draft = c->block - c->first_row;
+    if (d->max_draft > SPEC_MAX_DRAFT)
+        d->max_draft = SPEC_MAX_DRAFT;
+    rope_init(d);
+    st = dflash_context_open(&d->context, c, &d->o, err);
+    if (!st)
+        st = open_arrays(d, err);
+    return st ? st : open_workspace(d, err);
+}
+
+static lathe_status dflash_open(struct drafter **out, const struct drafter_options *o,
+                                lathe_error *err)
+{
+    *out = NULL;
+    if (!o->dir)
+        return fail(err, LATHE_E_ARGUMENT, "a block drafter needs a checkpoint of its own");
+    struct drafter *d = calloc(1, sizeof *d);
+    if (!d)
+        return fail_memory(err, sizeof *d);
+    d->o = *o;
+    lathe_status st = open_parts(d, err);
+    if (st) {
+        dflash_close(d);
+        return st;
+    }
+    d->o.dir = NULL; /* the caller's, and not needed any more */
+    *out = d;
+    return LATHE_OK;
+}
+
+static void dflash_info(const struct drafter *d, struct drafter_info *out)
+{
+    enum { USUAL = 7 }; /* what DFlash2 has; later ones of a longer block are seldom accepted */
+    *out = (struct drafter_info){
+        .max_draft = d->max_draft,
+        .usual_draft = d->max_draft < USUAL ? d->max_draft : USUAL,
+        .n_taps = d->config.n_taps,
+        .tap = d->config.tap,
+        .bytes = d->weights.bytes + d->context.bytes + d->workspace_bytes,
+    };
+}
+
+/* ---- Rounds -------------------------------------------------------------------------------- */
+
+/* Positions that no later row can see are not computed: what all rings would drop again. */
+static int32_t rows_to_skip(const struct drafter *d, int32_t n)
+{
+    int64_t longest = 0;
+    for (int32_t i = 0; i < d->config.dims.n_layers; i++) {
+        int64_t size = d->context.ring[i].k.dim[1];
+        longest = size > longest ? size : longest;
+    }
+    return n > longest ? n - (int32_t)longest : 0;
+}
+
+static lathe_status check_slot(const struct drafter *d, int32_t slot, int32_t pos, lathe_error *err)
+{
+    if (slot < 0 || slot >= d->o.n_slots)
+        return fail(err, LATHE_E_ARGUMENT, "slot %d, expected 0 to %d", slot, d->o.n_slots - 1);
+    if (pos != d->context.frontier[slot])
+        return fail(err, LATHE_E_ARGUMENT,
+                    "slot %d: position %d, but the drafter has been told of %d positions", slot,
+                    pos, d->context.frontier[slot]);
+    return LATHE_OK;
+}
+
+static lathe_status dflash_committed(struct drafter *d, const struct committed *c, lathe_error *err)
+{
+    lathe_status st = check_slot(d, c->slot, c->pos, err);
+    if (!st && c->n > d->o.n_ctx - c->pos)
+        st = fail(err, LATHE_E_CONTEXT, "%d positions, the context has %d", c->pos + c->n,
+                  d->o.n_ctx);
+    for (int32_t i = rows_to_skip(d, c->n); i < c->n && !st; i += d->o.max_rows) {
+        int32_t n = c->n - i < d->o.max_rows ? c->n - i : d->o.max_rows;
+        dflash_batch_begin(d);
+        dflash_batch_add(d, c->slot, c->pos + i, NULL, n);
+        exec_begin(&d->x);
+        dflash_append(&d->x, d, tensor_rows(c->feature, i, n), &d->batch);
+        st = exec_end(&d->x, err);
+    }
+    if (!st)
+        d->context.frontier[c->slot] = c->pos + c->n;
+    return st;
+}
+
+static lathe_status dflash_propose(struct drafter *d, struct draft_request *r, int32_t n,
+                                   lathe_error *err)
+{
+    int32_t token[DFLASH_MAX_BLOCK], most = 0;
+    for (int32_t i = 1; i < d->config.block; i++)
+        token[i] = d->config.mask_token;
+    dflash_batch_begin(d);
+    for (int32_t j = 0; j < n; j++) {
+        lathe_status st = check_slot(d, r[j].slot, r[j].pos, err);
+        if (st)
+            return st;
+        r[j].n = 0;
+        r[j].most = r[j].most < d->max_draft ? r[j].most : d->max_draft;
+        most = r[j].most > most ? r[j].most : most;
+        token[0] = r[j].anchor;
+        dflash_batch_add(d, r[j].slot, r[j].pos, token, d->config.block);
+    }
+    if (most < 1)
+        return LATHE_OK;
+    exec_begin(&d->x);
+    run_blocks(&d->x, d, r, n, most);
+    return exec_end(&d->x, err);
+}
+
+static void dflash_rewind(struct drafter *d, int32_t slot, int32_t n)
+{
+    dflash_context_rewind(&d->context, slot, n);
+}
+
+static lathe_status dflash_save(const struct drafter *d, int32_t slot, struct buf *out,
+                                lathe_error *err)
+{
+    return dflash_context_save(&d->context, slot, out, err);
+}
+
+static lathe_status dflash_load(struct drafter *d, int32_t slot, const void *bytes, size_t n,
+                                lathe_error *err)
+{
+    return dflash_context_load(&d->context, slot, bytes, n, err);
+}
+
+const struct drafter_ops drafter_dflash2 = {
+    .name = "dflash2",
+    .open = dflash_open,
+    .close = dflash_close,
+    .info = dflash_info,
+    .committed = dflash_committed,
+    .propose = dflash_propose,
+    .rewind = dflash_rewind,
+    .save = dflash_save,
+    .load = dflash_load,
+};

@@ -1,0 +1,131 @@
+/* The schedules of a block drafter: features to context, anchor and masks to hidden states. */
+#include <math.h>
+
+#include "spec/dflash.h"
+
+/* Context of committed rows. All layers read the same fused features; no layer runs over them:
+ *   t = norm(fc(feature)),  K_i = rope(norm(k_proj_i t)),  V_i = v_proj_i t */
+void dflash_append(struct exec *x, const struct drafter *d, struct tensor feature,
+                   const struct batch *b)
+{
+    const struct dims *c = &d->config.dims;
+    int64_t T = b->n_rows, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    size_t mark = exec_push(x);
+    struct tensor t = exec_tmp(x, feature.dtype, T, c->hidden);
+    struct tensor k = exec_tmp(x, feature.dtype, T, kv_dim);
+    struct tensor v = exec_tmp(x, feature.dtype, T, kv_dim);
+    struct tensor none = tensor_cols(k, 0, 0);
+
+    op_linear(x, t, feature, &d->weights.fc);
+    op_rmsnorm(x, t, t, d->weights.hidden_norm, c->rms_eps);
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const struct dflash_layer *l = &d->weights.layers[i];
+        op_linear(x, k, t, &l->k_proj);
+        op_linear(x, v, t, &l->v_proj);
+        op_qk_norm_rope(x, none, k, none, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope,
+                        b);
+        exec_tap(x, "context_k", i, &k);
+        exec_tap(x, "context_v", i, &v);
+        op_ring_append(x, &d->context.ring[i], k, v, b);
+    }
+    exec_pop(x, mark);
+}
+
+/* What a half layer reads and how its result is added, with or without the convolution around it:
+ *   in:  y = conv_0(u),  out:  h += conv_1(o), both with kernels made of u
+ *   delta [T, 2 * taps * groups] F32 */
+static struct tensor prepare(struct exec *x, const struct drafter *d, const struct dflash_conv *w,
+                             struct tensor delta, struct tensor y, struct tensor u)
+{
+    const struct dflash_config *c = &d->config;
+    if (c->kind != DFLASH_SELECTOR)
+        return u;
+    op_linear(x, delta, u, &w->kernel_projection);
+    op_block_conv(x, y, u, tensor_rows(w->base_kernel, 0, c->conv_taps),
+                  tensor_cols(delta, 0, delta.dim[1] / 2), c->block);
+    return y;
+}
+
+static void finish(struct exec *x, const struct drafter *d, const struct dflash_conv *w,
+                   struct tensor delta, struct tensor h, struct tensor y, struct tensor o,
+                   const struct weight *proj)
+{
+    const struct dflash_config *c = &d->config;
+    if (c->kind != DFLASH_SELECTOR) {
+        op_linear_add(x, h, o, proj);
+        return;
+    }
+    op_linear(x, y, o, proj);
+    op_block_conv_add(x, h, y, tensor_rows(w->base_kernel, c->conv_taps, c->conv_taps),
+                      tensor_cols(delta, delta.dim[1] / 2, delta.dim[1] / 2), c->block);
+}
+
+/* delta of a half layer; nothing without convolutions. */
+static struct tensor delta_of(struct exec *x, const struct dflash_config *c, int64_t T)
+{
+    int64_t n = c->kind == DFLASH_SELECTOR
+                    ? (int64_t)2 * c->conv_taps * (c->dims.hidden / c->conv_group)
+                    : 0;
+    return exec_tmp(x, DT_F32, T, n);
+}
+
+static void attention(struct exec *x, const struct drafter *d, int32_t i, struct tensor h,
+                      const struct batch *b)
+{
+    const struct dims *c = &d->config.dims;
+    const struct dflash_layer *l = &d->weights.layers[i];
+    int64_t T = b->n_rows, q_dim = (int64_t)c->n_heads * c->head_dim;
+    int64_t kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    size_t mark = exec_push(x);
+    struct tensor u = exec_tmp(x, h.dtype, T, c->hidden);
+    struct tensor y = exec_tmp(x, h.dtype, T, c->hidden);
+    struct tensor q = exec_tmp(x, h.dtype, T, q_dim);
+    struct tensor k = exec_tmp(x, h.dtype, T, kv_dim);
+    struct tensor v = exec_tmp(x, h.dtype, T, kv_dim);
+    struct tensor o = exec_tmp(x, h.dtype, T, q_dim);
+    struct tensor delta = delta_of(x, &d->config, T);
+    int32_t window = c->is_full_attention[i] ? INT32_MAX : d->config.window;
+
+    op_rmsnorm(x, u, h, l->input_layernorm, c->rms_eps);
+    struct tensor in = prepare(x, d, &l->attention_conv, delta, y, u);
+    op_linear(x, q, in, &l->q_proj);
+    op_linear(x, k, in, &l->k_proj);
+    op_linear(x, v, in, &l->v_proj);
+    op_qk_norm_rope(x, q, k, q, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope, b);
+    op_block_attention(x, o, q, &d->context.ring[i], k, v, window, 1.0f / sqrtf((float)c->head_dim),
+                       b);
+    finish(x, d, &l->attention_conv, delta, h, y, o, &l->o_proj);
+    exec_pop(x, mark);
+}
+
+static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct tensor h)
+{
+    const struct dims *c = &d->config.dims;
+    const struct dflash_layer *l = &d->weights.layers[i];
+    int64_t T = h.dim[0];
+    size_t mark = exec_push(x);
+    struct tensor u = exec_tmp(x, h.dtype, T, c->hidden);
+    struct tensor y = exec_tmp(x, h.dtype, T, c->hidden);
+    struct tensor gate = exec_tmp(x, h.dtype, T, c->mlp);
+    struct tensor up = exec_tmp(x, h.dtype, T, c->mlp);
+    struct tensor delta = delta_of(x, &d->config, T);
+
+    op_rmsnorm(x, u, h, l->post_attention_layernorm, c->rms_eps);
+    struct tensor in = prepare(x, d, &l->mlp_conv, delta, y, u);
+    op_linear(x, gate, in, &l->mlp.gate_proj);
+    op_linear(x, up, in, &l->mlp.up_proj);
+    op_silu_mul(x, gate, gate, up);
+    finish(x, d, &l->mlp_conv, delta, h, y, gate, &l->mlp.down_proj);
+    exec_pop(x, mark);
+}
+
+void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, const struct batch *b)
+{
+    op_embed(x, h, d->embed_tokens, b->token);
+    for (int32_t i = 0; i < d->config.dims.n_layers; i++) {
+        attention(x, d, i, h, b);
+        mlp_half(x, d, i, h);
+    }
+    op_rmsnorm(x, h, h, d->weights.norm, d->config.dims.rms_eps);
+    exec_tap(x, "block_hidden", -1, &h);
+}

@@ -1,0 +1,146 @@
+/* From a block's rows to drafts. Each is chosen by the request's sampler as the target's tokens are: from
+ * the row's logits, or from a row that is -infinity except for the candidates' scores, so that a greedy
+ * request takes the best one (of equal scores the lower id) and a sampled one shares noise and filters with
+ * the target. Only with a law to keep (rejection sampling) is the choice the law's own. */
+#include <math.h>
+
+#include "spec/dflash.h"
+
+/* A chain ends where its tokens are all accepted less often than this: one row in five would have to pay
+ * for the verification of all. */
+#define MIN_SURVIVAL 0.2
+
+/* The rows of h that predict step i of every request: [most, n] in order of steps. */
+static struct tensor gather(struct exec *x, struct drafter *d, struct tensor h, int32_t n,
+                            int32_t most)
+{
+    struct tensor u = exec_tmp(x, h.dtype, (int64_t)most * n, h.dim[1]);
+    for (int32_t i = 0; i < most; i++)
+        for (int32_t j = 0; j < n; j++)
+            d->row[i * n + j] = j * d->config.block + d->config.first_row + i;
+    op_gather_rows(x, u, h, d->row);
+    return u;
+}
+
+/* One draft more from `logits`; false ends the chain. */
+static bool choose(struct drafter *d, struct draft_request *r, const float *logits)
+{
+    lathe_error err; /* no candidate may be sampled: the proposal ends here */
+    int32_t id;
+    if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, &err))
+        return false;
+    r->draft[r->n++] = id;
+    return true;
+}
+
+static bool choose_candidate(struct drafter *d, struct draft_request *r, const float *score,
+                             const int32_t *id)
+{
+    bool chosen, any = false;
+    for (int32_t c = 0; c < d->config.n_candidates; c++)
+        if (id[c] >= 0 && isfinite(score[c])) {
+            d->candidate_row[id[c]] = score[c];
+            any = true;
+        }
+    chosen = any && choose(d, r, d->candidate_row);
+    for (int32_t c = 0; c < d->config.n_candidates; c++)
+        if (id[c] >= 0)
+            d->candidate_row[id[c]] = -INFINITY;
+    return chosen;
+}
+
+/* The token before draft i: of a chain that has ended, any. */
+static int32_t token_before(const struct draft_request *r, int32_t i)
+{
+    return i > 0 && r->n >= i ? r->draft[i - 1] : r->anchor;
+}
+
+/* sigmoid(w . [h | w1[token before]] + b) of one step, into conf [n, 1]: how likely the draft is accepted
+ * if those before it are. */
+static void confidence(struct exec *x, struct drafter *d, struct tensor conf, struct tensor u)
+{
+    const struct dflash_weights *w = &d->weights;
+    size_t mark = exec_push(x);
+    struct tensor in = exec_tmp(x, u.dtype, u.dim[0], w->confidence.cols);
+    op_gather_rows(x, tensor_cols(in, 0, u.dim[1]), u, NULL);
+    if (d->config.confidence_sees_token)
+        op_embed(x, tensor_cols(in, u.dim[1], d->config.rank), &w->before, d->prev);
+    op_linear(x, conf, in, &w->confidence);
+    if (!x->planning && !x->status)
+        for (int64_t j = 0; j < conf.dim[0]; j++) {
+            float *c = tensor_at(&conf, j);
+            *c = 1 / (1 + expf(-(*c + *(const float *)w->confidence_bias.data)));
+        }
+    exec_tap(x, "confidence", -1, &conf);
+    exec_pop(x, mark);
+}
+
+static void walk_rows(struct exec *x, struct drafter *d, struct tensor logits,
+                      struct draft_request *r, int32_t n)
+{
+    if (x->planning || x->status)
+        return;
+    for (int32_t j = 0; j < n; j++)
+        while (r[j].n < r[j].most && choose(d, &r[j], tensor_at(&logits, r[j].n * n + j)))
+            continue;
+}
+
+static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
+                            struct tensor logits, struct draft_request *r, int32_t n, int32_t most)
+{
+    const struct dflash_config *c = &d->config;
+    const struct dflash_weights *w = &d->weights;
+    struct tensor value = exec_tmp(x, DT_F32, u.dim[0], c->n_candidates);
+    struct tensor id = exec_tmp(x, DT_I32, u.dim[0], c->n_candidates);
+    struct tensor score = exec_tmp(x, DT_F32, n, c->n_candidates);
+    struct tensor conf = exec_tmp(x, DT_F32, n, 1);
+    struct tensor g = tensor_2d(d->ones, DT_F32, u.dim[0], c->rank);
+    op_top_k(x, value, id, logits, (const int32_t(*)[2])d->id_range, d->o.ids->n_ranges);
+    exec_tap(x, "cand_logits", -1, &value);
+    exec_tap(x, "cand_ids", -1, &id);
+    if (c->kind == DFLASH_SELECTOR) {
+        g = exec_tmp(x, DT_F32, u.dim[0], c->rank);
+        op_linear(x, g, u, &w->hidden_projection);
+    }
+    for (int32_t i = 0; i < most; i++) {
+        int64_t first = (int64_t)i * n;
+        struct tensor step_id = tensor_rows(id, first, n);
+        for (int32_t j = 0; j < n && !x->planning; j++)
+            d->prev[j] = token_before(&r[j], i);
+        op_pair_scores(x, score, tensor_rows(value, first, n), step_id, d->prev,
+                       tensor_rows(g, first, n), &w->before, &w->after);
+        exec_tap(x, "selector_scores", i, &score);
+        if (c->has_confidence)
+            confidence(x, d, conf, tensor_rows(u, first, n));
+        if (x->planning || x->status)
+            continue;
+        for (int32_t j = 0; j < n; j++) {
+            if (r[j].n < i || i >= r[j].most)
+                continue;
+            if (c->has_confidence) {
+                d->survival[j] *= *(const float *)tensor_at(&conf, j);
+                if (!(d->survival[j] >= MIN_SURVIVAL))
+                    continue;
+            }
+            (void)choose_candidate(d, &r[j], tensor_at(&score, j), tensor_at(&step_id, j));
+        }
+    }
+}
+
+void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draft_request *r,
+                 int32_t n, int32_t most)
+{
+    size_t mark = exec_push(x);
+    struct tensor u = gather(x, d, h, n, most);
+    struct tensor logits = exec_tmp(x, DT_F32, u.dim[0], d->config.dims.vocab);
+    for (int32_t j = 0; j < n && !x->planning; j++) {
+        r[j].n = 0;
+        d->survival[j] = 1;
+    }
+    op_linear(x, logits, u, d->lm_head);
+    if (d->config.kind == DFLASH_PLAIN)
+        walk_rows(x, d, logits, r, n);
+    else
+        walk_candidates(x, d, u, logits, r, n, most);
+    exec_pop(x, mark);
+}
