@@ -2,13 +2,16 @@
  * apply_chat_template (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, tojson =
  * json.dumps with ensure_ascii=False, raise_exception, strftime_now, generation blocks).
  *
- *   template_lex.c       source text to tokens            template_parse.c  tokens to a tree
- *   template_value.c     values, dicts, comparison        template_string.c strings with origins
- *   template_print.c     str(), repr()                    template_json.c   tojson, and from JSON
- *   template_eval.c      expressions                      template_exec.c   statements
- *   template_filter.c    x|f                              template_seq.c    filters over sequences
- *   template_is.c        x is t                           template_method.c x.m(...)
- *   template_format.c    %, format                        template_case.c   upper, lower, title
+ *   template_lex.c     source text to tokens       template_value.c   values, lists, comparison
+ *   template_source.c  the token at hand           template_dict.c    dicts
+ *   template_parse.c   expressions to a tree       template_string.c  strings with origins
+ *   template_statement.c  statements to a tree     template_case.c    upper, lower, title, classes
+ *   template_eval.c    the tree's expressions      template_number.c  arithmetic
+ *   template_exec.c    the tree's statements       template_print.c   str(), repr()
+ *   template_filter.c  x|f                         template_format.c  %, format()
+ *   template_seq.c     x|f over sequences          template_json.c    tojson, and from JSON
+ *   template_is.c      x is t                      template_method.c  x.m()
+ *   template_function.c   range(), namespace() ...
  *
  * Every byte of a string has an origin: 0 for the template's own text, another number for what the
  * caller put in. Origins follow the bytes through every operation, so the caller can tell in the

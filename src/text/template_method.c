@@ -487,7 +487,7 @@ METHOD(dict_get_item)
     return true;
 }
 
-static bool view(struct run *r, struct value self, int of, struct value *out)
+static bool view(struct run *r, struct value self, enum view_of of, struct value *out)
 {
     struct view *v = run_alloc(r, sizeof *v);
     if (!v)

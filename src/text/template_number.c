@@ -91,7 +91,7 @@ static bool integers(struct run *r, char op, int64_t a, int64_t b, unsigned char
 static void real_divide(double a, double b, double *quotient, double *remainder)
 {
     double mod = fmod(a, b), div = (a - mod) / b;
-    if (mod) {
+    if (mod != 0) {
         if ((b < 0) != (mod < 0)) {
             mod += b;
             div -= 1;
@@ -99,8 +99,8 @@ static void real_divide(double a, double b, double *quotient, double *remainder)
     } else {
         mod = copysign(0, b);
     }
-    double whole = div ? floor(div) : copysign(0, a / b);
-    if (div && div - whole > 0.5)
+    double whole = div != 0 ? floor(div) : copysign(0, a / b);
+    if (div != 0 && div - whole > 0.5)
         whole += 1;
     *quotient = whole;
     *remainder = mod;

@@ -138,7 +138,7 @@ struct template
     size_t n_constants;
 };
 
-/* In template_parse.c; fills t->body. */
+/* In template_statement.c; fills t->body. */
 lathe_status template_parse(struct template *t, const char *source, size_t n, lathe_error *err);
 int32_t template_name_id(const struct template *t, const char *s, size_t n); /* -1: not there */
 

@@ -36,6 +36,7 @@ void run_close(struct run *r)
     arena_release(&r->arena);
 }
 
+PRINTF_LIKE(3, 0)
 static bool fail_with(struct run *r, lathe_status status, const char *fmt, va_list ap)
 {
     if (r->status)
@@ -571,7 +572,7 @@ bool value_items(struct run *r, struct value v, const struct value **item, size_
     case V_DICT:
     case V_VIEW: {
         const struct dict *d = v.type == V_DICT ? v.u.dict : v.u.view->dict;
-        int of = v.type == V_DICT ? VIEW_KEYS : (int)v.u.view->of;
+        enum view_of of = v.type == V_DICT ? VIEW_KEYS : v.u.view->of;
         a = run_array(r, d->n, sizeof *a);
         if (!a || !run_steps(r, d->n / 4))
             return false;

@@ -132,9 +132,10 @@ struct dict { /* insertion order */
     size_t n_index;
 };
 
+enum view_of { VIEW_KEYS, VIEW_VALUES, VIEW_ITEMS };
 struct view {
     struct dict *dict;
-    enum { VIEW_KEYS, VIEW_VALUES, VIEW_ITEMS } of;
+    enum view_of of;
 };
 struct range {
     int64_t start, stop, step;
