@@ -210,6 +210,7 @@ static void dflash_info(const struct drafter *d, struct drafter_info *out)
         .n_taps = d->config.n_taps,
         .tap = d->config.tap,
         .bytes = d->weights.bytes + d->context.bytes + d->workspace_bytes,
+        .has_law = true,
     };
 }
 

@@ -1,7 +1,7 @@
 /* From a block's rows to drafts. Each is chosen by the request's sampler as the target's tokens are: from
  * the row's logits, or from a row that is -infinity except for the candidates' scores, so that a greedy
  * request takes the best one (of equal scores the lower id) and a sampled one shares noise and filters with
- * the target. Only with a law to keep (rejection sampling) is the choice the law's own. */
+ * the target. The law is that of the same choice. */
 #include <math.h>
 
 #include "spec/dflash.h"
@@ -27,7 +27,10 @@ static bool choose(struct drafter *d, struct draft_request *r, const float *logi
 {
     lathe_error err; /* no candidate may be sampled: the proposal ends here */
     int32_t id;
+    struct draft_law *law = r->law ? &r->law[r->n] : NULL;
     if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, &err))
+        return false;
+    if (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q, &law->n, &err))
         return false;
     r->draft[r->n++] = id;
     return true;

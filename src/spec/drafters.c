@@ -2,7 +2,7 @@
 
 #include "spec/drafter.h"
 
-static const struct drafter_ops *const drafters[] = {&drafter_ngram};
+static const struct drafter_ops *const drafters[] = {&drafter_dflash2, &drafter_ngram};
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
 const struct drafter_ops *drafter_named(const char *name)
@@ -15,5 +15,5 @@ const struct drafter_ops *drafter_named(const char *name)
 
 const char *drafter_names(void)
 {
-    return "ngram";
+    return "dflash2, ngram";
 }
