@@ -41,6 +41,10 @@ void state_plan(struct state *s, const struct dims *d, const struct state_option
 void state_close(struct state *s); /* no-op on a zeroed struct */
 /* Makes a slot that of an empty sequence. */
 void state_reset(struct state *s, int32_t slot);
+/* For checks: `to` gets a copy of the recurrent state of `from` and sees its pages; no pages are its own. */
+void state_alias(struct state *s, int32_t to, int32_t from);
+/* Are the recurrent states of two slots the same bits? */
+bool state_same(const struct state *s, int32_t a, int32_t b);
 
 /* Runs b's rows through all layers and the final norm: hidden [T, hidden] act, what the head (and the
  * MTP head) reads. In PREFILL and DECODE each sequence's state advances by its rows; in VERIFY it stays and
@@ -64,6 +68,18 @@ void forward_logits(struct exec *x, const struct model *m, struct tensor logits,
 void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
                 const struct batch *b, const struct kv_pages *kv, const struct rope *rope);
 void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h);
+
+/* mtp_head.c: the multi-token prediction head. Row t of its batch pairs the hidden state h_t of the target
+ * with the token x_{t + 1}: b->token holds x_{t + 1}, b->pos t, hidden [T, hidden] act h_t, and `kv` are the
+ * pages of the head's own layer.
+ * mtp_step: s [T, hidden] act, from which forward_logits gives the law of x_{t + 2}, and which stands for
+ * h_{t + 1} where the next row is drafted. It may be `hidden`.
+ * mtp_context: only what later rows attend to, the rows' keys and values, with the same bits. */
+void mtp_step(struct exec *x, const struct model *m, const struct batch *b,
+              const struct kv_pages *kv, const struct rope *rope, struct tensor hidden,
+              struct tensor s);
+void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
+                 const struct kv_pages *kv, const struct rope *rope, struct tensor hidden);
 
 /* Which position axis each rotary frequency follows: the interleaved map of mrope sections
  * [time, height, width]; all time where the sections are zero. */

@@ -1,0 +1,459 @@
+/* The checkpoint's own head as a drafter: one attention layer with keys and values of its own, chained.
+ *
+ * A slot of n committed tokens x_0 .. x_{n-1} has the head's keys and values of positions 0 .. n - 2, the
+ * pairs (h_t, x_{t+1}), and the hidden state h_{n-1}, whose partner is the anchor. A proposal runs that pair
+ * first and then its own results, at positions n - 1, n, ...: what it writes there is written again
+ * before anything committed attends to it. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/kv.h"
+#include "spec/drafter.h"
+
+enum {
+    MAX_DRAFT = 8,
+    USUAL_DRAFT = 3, /* one layer is trained for one step; further ones are accepted ever less */
+    /* Hidden states that are kept: those of a round, so that any part of it can be taken back. */
+    N_KEPT = SPEC_MAX_DRAFT + 1,
+};
+
+struct context {
+    int32_t n;     /* committed tokens */
+    int32_t known; /* h_t is kept for t from here on, of the last N_KEPT */
+};
+
+struct drafter {
+    struct drafter_options o;
+    struct kv_cache kv;
+    struct rope rope;
+    uint8_t rope_axis[MAX_ROTARY_PAIRS];
+    struct context *slot; /* [n_slots] */
+
+    struct exec x;
+    unsigned char *memory; /* of the backend: the workspace, then */
+    size_t workspace_bytes;
+    struct tensor
+        kept; /* [n_slots * N_KEPT, hidden] act: h_t of a slot in row t % N_KEPT of its own */
+    struct tensor in;     /* [max_rows, hidden] act: hidden states of a batch */
+    struct tensor out;    /* [n_slots, hidden] act: what mtp_step makes of them */
+    struct tensor logits; /* [n_slots, vocab] F32 */
+
+    /* The batch's arrays, and rows to gather. */
+    int32_t *token, *slot_of, *pos, *row; /* [max_rows] */
+    int32_t (*rope_pos)[3];               /* [max_rows] */
+    struct batch_seq *seq;                /* [n_slots] */
+    struct draft_request **live;          /* [n_slots]: proposals that go on */
+    struct batch batch;
+};
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+static size_t tensor_bytes(const struct tensor *t)
+{
+    return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
+}
+
+static int32_t max_rows(const struct drafter *d)
+{
+    return d->o.max_rows > d->o.n_slots ? d->o.max_rows : d->o.n_slots;
+}
+
+static void shape(struct drafter *d)
+{
+    const struct dims *m = &d->o.model->dims;
+    d->kept = tensor_2d(NULL, d->o.act, (int64_t)d->o.n_slots * N_KEPT, m->hidden);
+    d->in = tensor_2d(NULL, d->o.act, max_rows(d), m->hidden);
+    d->out = tensor_2d(NULL, d->o.act, d->o.n_slots, m->hidden);
+    d->logits = tensor_2d(NULL, DT_F32, d->o.n_slots, m->vocab);
+}
+
+/* Peak of the workspace with n rows: of context where is_context, else of a step of n slots. */
+static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_context, size_t *peak,
+                              lathe_error *err)
+{
+    struct batch_seq seq = {0, 0, n, 0};
+    struct batch b = {.phase = PHASE_DECODE, .n_rows = n, .n_seqs = 1, .seq = &seq};
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    struct tensor in = tensor_rows(d->in, 0, n);
+    struct exec x;
+    exec_plan(&x, d->o.backend, d->o.stream, NULL);
+    if (is_context) {
+        mtp_context(&x, d->o.model, &b, &pages, &d->rope, in);
+    } else {
+        struct tensor out = tensor_rows(d->out, 0, n);
+        mtp_step(&x, d->o.model, &b, &pages, &d->rope, in, out);
+        forward_logits(&x, d->o.model, tensor_rows(d->logits, 0, n), out, NULL);
+    }
+    if (x.peak > *peak)
+        *peak = x.peak;
+    return exec_end(&x, err);
+}
+
+static lathe_status plan(const struct drafter *d, size_t *peak, lathe_error *err)
+{
+    /* Kernels choose their scratch by the number of rows: the small counts are planned one by one. */
+    lathe_status st = LATHE_OK;
+    *peak = 0;
+    for (int32_t n = 1; n <= 64 && n < max_rows(d) && !st; n++)
+        st = plan_rows(d, n, true, peak, err);
+    if (!st)
+        st = plan_rows(d, max_rows(d), true, peak, err);
+    for (int32_t n = 1; n <= d->o.n_slots && !st; n++)
+        st = plan_rows(d, n, false, peak, err);
+    return st;
+}
+
+static unsigned char *place(struct tensor *t, unsigned char *at)
+{
+    t->data = at;
+    return at + tensor_bytes(t);
+}
+
+static lathe_status open_memory(struct drafter *d, lathe_error *err)
+{
+    shape(d);
+    lathe_status st = plan(d, &d->workspace_bytes, err);
+    if (st)
+        return st;
+    void *memory;
+    st = d->o.backend->alloc(d->o.stream, &memory,
+                             d->workspace_bytes + tensor_bytes(&d->kept) + tensor_bytes(&d->in) +
+                                 tensor_bytes(&d->out) + tensor_bytes(&d->logits),
+                             err);
+    if (st)
+        return st;
+    d->memory = memory;
+    unsigned char *at = d->memory + d->workspace_bytes;
+    at = place(&d->kept, at);
+    at = place(&d->in, at);
+    at = place(&d->out, at);
+    (void)place(&d->logits, at);
+    exec_init(&d->x, d->o.backend, d->o.stream, d->memory, d->workspace_bytes);
+
+    size_t n = (size_t)max_rows(d), n_slots = (size_t)d->o.n_slots;
+    d->slot = calloc(n_slots, sizeof *d->slot);
+    d->token = calloc(n, sizeof *d->token);
+    d->slot_of = calloc(n, sizeof *d->slot_of);
+    d->pos = calloc(n, sizeof *d->pos);
+    d->row = calloc(n, sizeof *d->row);
+    d->rope_pos = calloc(n, sizeof *d->rope_pos);
+    d->seq = calloc(n_slots, sizeof *d->seq);
+    d->live = calloc(n_slots, sizeof *d->live);
+    if (!d->slot || !d->token || !d->slot_of || !d->pos || !d->row || !d->rope_pos || !d->seq ||
+        !d->live)
+        return fail_memory(err, n * sizeof *d->rope_pos);
+    return LATHE_OK;
+}
+
+static void mtp_close(struct drafter *d)
+{
+    if (!d)
+        return;
+    kv_cache_close(&d->kv);
+    if (d->memory)
+        d->o.backend->free(d->o.stream, d->memory);
+    free(d->slot);
+    free(d->token);
+    free(d->slot_of);
+    free(d->pos);
+    free(d->row);
+    free(d->rope_pos);
+    free(d->seq);
+    free(d->live);
+    free(d);
+}
+
+static lathe_status mtp_open(struct drafter **out, const struct drafter_options *o,
+                             lathe_error *err)
+{
+    const struct dims *m = &o->model->dims;
+    *out = NULL;
+    if (!m->has_mtp)
+        return fail(err, LATHE_E_UNSUPPORTED, "drafter mtp: the model has no MTP head");
+    struct drafter *d = calloc(1, sizeof *d);
+    if (!d)
+        return fail_memory(err, sizeof *d);
+    d->o = *o;
+    rope_axes(d->rope_axis, m->rotary_dims / 2, m->mrope_section);
+    d->rope = (struct rope){
+        .dims = m->rotary_dims,
+        .inv_freq = m->inv_freq,
+        .axis = d->rope_axis,
+        .scale = m->rope_scale,
+    };
+    struct kv_shape s = {
+        .n_layers = 1,
+        .n_kv_heads = m->n_kv_heads,
+        .head_dim = m->head_dim,
+        .dtype = o->kv,
+        .n_slots = o->n_slots,
+        .n_ctx = o->n_ctx,
+    };
+    lathe_status st = kv_cache_open(&d->kv, &s, o->backend, o->stream, err);
+    if (!st)
+        st = open_memory(d, err);
+    if (st) {
+        mtp_close(d);
+        error_context(err, "drafter mtp");
+        return st;
+    }
+    *out = d;
+    return LATHE_OK;
+}
+
+static void mtp_info(const struct drafter *d, struct drafter_info *out)
+{
+    size_t rows = (size_t)max_rows(d) * (4 * sizeof *d->token + sizeof *d->rope_pos);
+    *out = (struct drafter_info){
+        .max_draft = MAX_DRAFT,
+        .usual_draft = USUAL_DRAFT,
+        .bytes = sizeof *d + rows + kv_cache_bytes(&d->kv.shape) + d->workspace_bytes +
+                 tensor_bytes(&d->kept) + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
+                 tensor_bytes(&d->logits),
+        .has_law = true,
+    };
+}
+
+/* ---- Batches ------------------------------------------------------------------------------- */
+
+static int64_t kept_row(int32_t slot, int32_t t)
+{
+    return (int64_t)slot * N_KEPT + t % N_KEPT;
+}
+
+/* All rows, of the prompt too, get the arithmetic of decoding: the context's bits do not tell in which
+ * pieces it was made. */
+static void batch_begin(struct drafter *d)
+{
+    d->batch = (struct batch){
+        .phase = PHASE_DECODE,
+        .token = d->token,
+        .slot = d->slot_of,
+        .pos = d->pos,
+        .rope_pos = (const int32_t(*)[3])d->rope_pos,
+        .seq = d->seq,
+    };
+}
+
+static void batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
+{
+    struct batch *b = &d->batch;
+    d->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t t = b->n_rows++;
+        d->token[t] = token[i];
+        d->slot_of[t] = slot;
+        d->pos[t] = pos + i;
+        for (int32_t axis = 0; axis < 3; axis++)
+            d->rope_pos[t][axis] = pos + i;
+    }
+}
+
+/* ---- Commits ------------------------------------------------------------------------------- */
+
+/* Copies the hidden states of positions [pos, pos + n), those that will be asked for. */
+static void keep(struct drafter *d, int32_t slot, int32_t pos, struct tensor hidden)
+{
+    int32_t n = (int32_t)hidden.dim[0];
+    for (int32_t i = n > N_KEPT ? n - N_KEPT : 0; i < n; i++)
+        op_gather_rows(&d->x, tensor_rows(d->kept, kept_row(slot, pos + i), 1),
+                       tensor_rows(hidden, i, 1), NULL);
+}
+
+static lathe_status mtp_committed(struct drafter *d, const struct committed *r, lathe_error *err)
+{
+    struct context *c = &d->slot[r->slot];
+    assert(r->pos == c->n && r->n >= 1 && r->n <= max_rows(d) && r->n <= d->o.n_ctx - c->n);
+    /* The pair of the last hidden state, if it is known, and those inside the rows. */
+    bool bridge = c->n > c->known;
+    int32_t first = bridge ? c->n - 1 : c->n, n = bridge ? r->n : r->n - 1;
+    lathe_status st = kv_cache_reserve(&d->kv, r->slot, first + n, err);
+    if (st)
+        return st;
+    exec_begin(&d->x);
+    if (n > 0) {
+        batch_begin(d);
+        batch_add(d, r->slot, first, r->token + r->n - n, n);
+        if (bridge)
+            op_gather_rows(&d->x, tensor_rows(d->in, 0, 1),
+                           tensor_rows(d->kept, kept_row(r->slot, first), 1), NULL);
+        if (r->n > 1)
+            op_gather_rows(&d->x, tensor_rows(d->in, n - (r->n - 1), r->n - 1),
+                           tensor_rows(r->hidden, 0, r->n - 1), NULL);
+        struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+        mtp_context(&d->x, d->o.model, &d->batch, &pages, &d->rope, tensor_rows(d->in, 0, n));
+    }
+    keep(d, r->slot, r->pos, tensor_rows(r->hidden, 0, r->n));
+    c->n += r->n;
+    if (c->known < c->n - N_KEPT)
+        c->known = c->n - N_KEPT;
+    return exec_end(&d->x, err);
+}
+
+/* ---- Proposals ----------------------------------------------------------------------------- */
+
+/* The drafts that a request may have: none stands beyond the context, and so no pair does. */
+static int32_t most_of(const struct drafter *d, const struct draft_request *r)
+{
+    const struct context *c = &d->slot[r->slot];
+    int32_t most = r->most < MAX_DRAFT ? r->most : MAX_DRAFT, room = d->o.n_ctx - 1 - r->pos;
+    assert(r->pos == c->n);
+    if (c->n <= c->known)
+        return 0;
+    return most < room ? most : room;
+}
+
+/* Draft i of every live proposal. */
+static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, lathe_error *err)
+{
+    batch_begin(d);
+    for (int32_t j = 0; j < n_live; j++) {
+        const struct draft_request *r = d->live[j];
+        int32_t pos = r->pos - 1 + i;
+        batch_add(d, r->slot, pos, i == 0 ? &r->anchor : &r->draft[i - 1], 1);
+        lathe_status st = kv_cache_reserve(&d->kv, r->slot, pos + 1, err);
+        if (st)
+            return st;
+    }
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    struct tensor in = tensor_rows(d->in, 0, n_live), out = tensor_rows(d->out, 0, n_live);
+    exec_begin(&d->x);
+    op_gather_rows(&d->x, in, i == 0 ? d->kept : d->out, d->row);
+    mtp_step(&d->x, d->o.model, &d->batch, &pages, &d->rope, in, out);
+    forward_logits(&d->x, d->o.model, tensor_rows(d->logits, 0, n_live), out, NULL);
+    return exec_end(&d->x, err);
+}
+
+/* Chooses the next draft of a request. False if there is none: the target will say why. */
+static bool choose(struct drafter *d, struct draft_request *r, const float *logits)
+{
+    struct draft_law *law = r->law ? &r->law[r->n] : NULL;
+    if (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q, &law->n, NULL))
+        return false;
+    int32_t id;
+    if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, NULL))
+        return false;
+    r->draft[r->n++] = id;
+    return true;
+}
+
+static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int32_t n,
+                                lathe_error *err)
+{
+    int32_t n_live = 0;
+    for (int32_t i = 0; i < n; i++) {
+        r[i].n = 0;
+        r[i].source = DRAFT_MODEL;
+        if (most_of(d, &r[i]) < 1)
+            continue;
+        d->row[n_live] = (int32_t)kept_row(r[i].slot, r[i].pos - 1);
+        d->live[n_live++] = &r[i];
+    }
+    for (int32_t i = 0; n_live > 0; i++) {
+        lathe_status st = draft_step(d, n_live, i, err);
+        if (st)
+            return st;
+        int32_t kept = 0;
+        for (int32_t j = 0; j < n_live; j++) {
+            struct draft_request *q = d->live[j];
+            if (!choose(d, q, tensor_at(&d->logits, j)) || q->n >= most_of(d, q))
+                continue;
+            d->row[kept] = j;
+            d->live[kept++] = q;
+        }
+        n_live = kept;
+    }
+    return LATHE_OK;
+}
+
+/* ---- Contexts ------------------------------------------------------------------------------ */
+
+static void mtp_rewind(struct drafter *d, int32_t slot, int32_t n)
+{
+    struct context *c = &d->slot[slot];
+    if (n == 0) {
+        kv_cache_reset(&d->kv, slot);
+        *c = (struct context){0};
+    } else if (n < c->n) {
+        c->n = n;
+        /* h_{n-1} is gone if this goes back further than N_KEPT: its pair stays that of the token that
+         * was taken back, and there are no drafts before the next commit. */
+        if (c->known > n)
+            c->known = n;
+    }
+}
+
+/* Bytes of the keys, or of the values, of one position. */
+static size_t width(const struct drafter *d)
+{
+    const struct kv_shape *s = &d->kv.shape;
+    return (size_t)s->n_kv_heads * (size_t)s->head_dim * dtype_size(s->dtype);
+}
+
+static unsigned char *kv_at(const struct drafter *d, const struct tensor *t, int32_t slot,
+                            int32_t pos)
+{
+    int32_t page =
+        d->kv.page_table[(size_t)slot * (size_t)d->kv.pages_per_slot + (size_t)(pos / KV_PAGE)];
+    return (unsigned char *)tensor_at(t, page) + (size_t)(pos % KV_PAGE) * width(d);
+}
+
+/* Keys and values of each pair, the tokens' number less one of them, then the last hidden state. */
+static lathe_status mtp_save(const struct drafter *d, int32_t slot, struct buf *out,
+                             lathe_error *err)
+{
+    const struct context *c = &d->slot[slot];
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    if (c->n > 0 && c->n <= c->known)
+        return fail(err, LATHE_E_UNSUPPORTED,
+                    "mtp context: it was taken back by more than %d tokens", N_KEPT);
+    for (int32_t t = 0; t + 1 < c->n; t++) {
+        buf_append(out, kv_at(d, &pages.k, slot, t), width(d));
+        buf_append(out, kv_at(d, &pages.v, slot, t), width(d));
+    }
+    if (c->n > 0)
+        buf_append(out, tensor_at(&d->kept, kept_row(slot, c->n - 1)),
+                   (size_t)d->kept.dim[1] * dtype_size(d->o.act));
+    return buf_check(out, "mtp context", err);
+}
+
+static lathe_status mtp_load(struct drafter *d, int32_t slot, const void *bytes, size_t n,
+                             lathe_error *err)
+{
+    struct context *c = &d->slot[slot];
+    size_t hidden = (size_t)d->kept.dim[1] * dtype_size(d->o.act), pair = 2 * width(d);
+    size_t pairs = n >= hidden ? (n - hidden) / pair : 0;
+    if (n != 0 && (n < hidden || (n - hidden) % pair != 0 || pairs + 1 > (size_t)d->o.n_ctx))
+        return fail(err, LATHE_E_FORMAT,
+                    "mtp context: %zu bytes, expected %zu and %zu times 0 to %d", n, hidden, pair,
+                    d->o.n_ctx - 1);
+    mtp_rewind(d, slot, 0);
+    if (n == 0)
+        return LATHE_OK;
+    lathe_status st = kv_cache_reserve(&d->kv, slot, (int32_t)pairs, err);
+    if (st)
+        return st;
+    const unsigned char *at = bytes;
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    for (int32_t t = 0; t < (int32_t)pairs; t++, at += pair) {
+        memcpy(kv_at(d, &pages.k, slot, t), at, width(d));
+        memcpy(kv_at(d, &pages.v, slot, t), at + width(d), width(d));
+    }
+    c->n = (int32_t)pairs + 1;
+    c->known = c->n - 1;
+    memcpy(tensor_at(&d->kept, kept_row(slot, c->known)), at, hidden);
+    return LATHE_OK;
+}
+
+const struct drafter_ops drafter_mtp = {
+    .name = "mtp",
+    .open = mtp_open,
+    .close = mtp_close,
+    .info = mtp_info,
+    .committed = mtp_committed,
+    .propose = mtp_propose,
+    .rewind = mtp_rewind,
+    .save = mtp_save,
+    .load = mtp_load,
+};
