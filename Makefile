@@ -4,17 +4,18 @@
 # make help       the rest
 
 SAN      ?=
+DEBUG    ?=
 CROSS    ?=
 CC       := $(CROSS)$(if $(filter default,$(origin CC)),gcc,$(CC))
 MACHINE  := $(shell $(CC) -dumpmachine 2>/dev/null)
 ARCH     := $(firstword $(subst -, ,$(MACHINE)))
 comma    := ,
-CONFIG   := $(ARCH)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
+CONFIG   := $(ARCH)$(if $(DEBUG),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
 B        := build/$(CONFIG)
 
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wcast-qual -Wvla -Wundef -Wformat=2 $(if $(CI),-Werror)
-CPPFLAGS += -Iinclude -Isrc -D_POSIX_C_SOURCE=200809L
+CPPFLAGS += -Iinclude -Isrc -D_POSIX_C_SOURCE=200809L $(if $(DEBUG),-DLATHE_DEBUG)
 CFLAGS   += -std=c11 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) \
             $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined)) \
             $(if $(FUZZ),-fsanitize=fuzzer-no-link)

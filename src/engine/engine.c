@@ -84,7 +84,7 @@ static struct state_options state_options_of(const struct lathe_engine *e)
     return (struct state_options){
         .act = dtype_of(o->activations),
         .kv = dtype_of(o->kv),
-        .n_slots = o->n_slots,
+        .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx,
         .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 0,
     };

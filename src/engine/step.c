@@ -1,5 +1,6 @@
 #include "engine/step.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ static void shape_outputs(struct step *s)
     s->hidden = tensor_2d(NULL, s->o.state->act, s->o.max_rows, d->hidden);
     s->feature = tensor_2d(NULL, s->o.state->act, s->o.max_rows, (int64_t)s->o.n_taps * d->hidden);
     s->logits = tensor_2d(NULL, DT_F32, logit_rows(&s->o), d->vocab);
+    s->shadow = tensor_2d(NULL, s->o.state->act, STEP_SHADOW_SLOTS * 16, d->hidden);
 }
 
 static struct feature_taps taps_of(const struct step *s, int32_t n_rows)
@@ -27,6 +29,12 @@ static struct feature_taps taps_of(const struct step *s, int32_t n_rows)
 static size_t tensor_bytes(const struct tensor *t)
 {
     return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
+}
+
+static size_t output_bytes(const struct step *s)
+{
+    return tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits) +
+           tensor_bytes(&s->shadow);
 }
 
 /* The peak of a step of n rows, the head's projection included. */
@@ -64,7 +72,7 @@ lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *
     struct step s = {.o = *o};
     shape_outputs(&s);
     lathe_status st = plan(&s, bytes, listing, err);
-    *bytes += tensor_bytes(&s.hidden) + tensor_bytes(&s.feature) + tensor_bytes(&s.logits);
+    *bytes += output_bytes(&s);
     return st;
 }
 
@@ -73,8 +81,7 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
     *s = (struct step){.o = *o};
     shape_outputs(s);
     lathe_status st = plan(s, &s->workspace_bytes, NULL, err);
-    size_t outputs =
-        tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits);
+    size_t outputs = output_bytes(s);
     if (!st)
         st = o->backend->alloc(o->stream, &s->workspace, s->workspace_bytes + outputs, err);
     if (st) {
@@ -84,6 +91,7 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
     s->hidden.data = (unsigned char *)s->workspace + s->workspace_bytes;
     s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
     s->logits.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
+    s->shadow.data = (unsigned char *)s->logits.data + tensor_bytes(&s->logits);
     size_t n = (size_t)o->max_rows;
     s->token = malloc(n * sizeof *s->token);
     s->slot = malloc(n * sizeof *s->slot);
@@ -158,13 +166,60 @@ lathe_status step_run(struct step *s, lathe_error *err)
     return exec_end(&s->x, err);
 }
 
-lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
+static lathe_status fold(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
                          lathe_error *err)
 {
     exec_begin(&s->x);
     forward_commit(&s->x, s->o.model, s->o.state, seq, n_seqs);
     return exec_end(&s->x, err);
 }
+
+#ifdef LATHE_DEBUG
+/* One sequence's commit, beside decoding its rows in the shadow slot, which sees the same pages. */
+static lathe_status fold_checked(struct step *s, const struct batch_seq *seq, lathe_error *err)
+{
+    struct state *state = s->o.state;
+    int32_t shadow = state->recurrent.shape.n_slots - 1, n = seq->n_rows;
+    int32_t slot[16];
+    assert(n <= 16);
+    for (int32_t i = 0; i < n; i++)
+        slot[i] = shadow;
+    state_alias(state, shadow, seq->slot);
+    struct batch_seq one = {shadow, 0, n, seq->pos};
+    struct batch b = {
+        .phase = PHASE_DECODE,
+        .n_rows = n,
+        .n_seqs = 1,
+        .token = s->token + seq->first_row,
+        .slot = slot,
+        .pos = s->pos + seq->first_row,
+        .rope_pos = (const int32_t(*)[3])(s->rope_pos + seq->first_row),
+        .seq = &one,
+    };
+    exec_begin(&s->x);
+    forward(&s->x, s->o.model, state, &b, NULL, tensor_rows(s->shadow, 0, n));
+    lathe_status st = exec_end(&s->x, err);
+    if (!st)
+        st = fold(s, seq, 1, err);
+    assert(st || state_same(state, shadow, seq->slot));
+    return st;
+}
+
+lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
+                         lathe_error *err)
+{
+    lathe_status st = LATHE_OK;
+    for (int32_t i = 0; i < n_seqs && !st; i++)
+        st = fold_checked(s, &seq[i], err);
+    return st;
+}
+#else
+lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
+                         lathe_error *err)
+{
+    return fold(s, seq, n_seqs, err);
+}
+#endif
 
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err)
 {

@@ -9,9 +9,17 @@
  * at once when a text is scored, 32 MB at the 27B's vocabulary. */
 enum { STEP_LOGIT_ROWS = 32 };
 
+/* Debug builds (make DEBUG=1) check every commit: the accepted rows are decoded once more from a copy of the
+ * state before, in a slot behind the others, and must leave the same bits. */
+#ifdef LATHE_DEBUG
+enum { STEP_SHADOW_SLOTS = 1 };
+#else
+enum { STEP_SHADOW_SLOTS = 0 };
+#endif
+
 struct step_options {
     const struct model *model; /* borrowed, as are state, backend and stream */
-    struct state *state;
+    struct state *state;       /* with STEP_SHADOW_SLOTS more slots than are used */
     const struct backend *backend;
     void *stream;
     int32_t max_rows;
@@ -33,6 +41,8 @@ struct step {
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */
     struct batch batch;
+    struct tensor
+        shadow; /* [16, hidden] act: hidden states of the shadow slot; no rows without one */
     struct batch_seq *kept; /* [max_seqs]: the caller's, for step_commit */
 };
 

@@ -1,5 +1,7 @@
 #include "model/forward.h"
 
+#include <string.h>
+
 static int32_t count_layers(const struct dims *d, bool full_attention)
 {
     int32_t n = 0;
@@ -91,4 +93,31 @@ void state_reset(struct state *s, int32_t slot)
 {
     kv_cache_reset(&s->kv, slot);
     recurrent_reset(&s->recurrent, slot);
+}
+
+void state_alias(struct state *s, int32_t to, int32_t from)
+{
+    struct kv_cache *kv = &s->kv;
+    size_t n = (size_t)kv->pages_per_slot;
+    memcpy(kv->page_table + (size_t)to * n, kv->page_table + (size_t)from * n, n * sizeof(int32_t));
+    for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
+        struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
+        memcpy(tensor_at(&S, to), tensor_at(&S, from),
+               (size_t)tensor_row(&S) * dtype_size(S.dtype));
+        memcpy(tensor_at(&tail, to), tensor_at(&tail, from),
+               (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
+    }
+}
+
+bool state_same(const struct state *s, int32_t a, int32_t b)
+{
+    for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
+        struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
+        if (memcmp(tensor_at(&S, a), tensor_at(&S, b),
+                   (size_t)tensor_row(&S) * dtype_size(S.dtype)) != 0 ||
+            memcmp(tensor_at(&tail, a), tensor_at(&tail, b),
+                   (size_t)tensor_row(&tail) * dtype_size(tail.dtype)) != 0)
+            return false;
+    }
+    return true;
 }
