@@ -565,8 +565,8 @@ bool value_items(struct run *r, struct value v, const struct value **item, size_
     case V_GENERATOR:
         if (!generator_start(r, v.u.generator))
             return false;
-        *item = v.u.generator->item + v.u.generator->at;
         *n = v.u.generator->n - v.u.generator->at;
+        *item = *n ? v.u.generator->item + v.u.generator->at : NULL;
         v.u.generator->at = v.u.generator->n;
         return run_steps(r, *n / 4);
     case V_DICT:

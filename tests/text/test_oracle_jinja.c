@@ -1,4 +1,5 @@
-/* Templates beside Python's jinja2, over what oracle_jinja.py makes and renders. */
+/* Templates beside Python's jinja2, over what oracle_jinja.py makes and renders, and beside npm's
+ * @huggingface/jinja, over what oracle_jinja.mjs does. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -73,18 +74,9 @@ static void compare(struct tally *k, const struct template *t, const char *name,
     rendering_release(&out);
 }
 
-static void run_oracle(const char *what, int n, const char *files, struct tally *k)
+/* Compares with the file that a command writes, and removes it. */
+static void compare_file(const char *what, const char *command, const char *file, struct tally *k)
 {
-    char command[8192];
-    const char *path = test_tmp("oracle.jsonl");
-    char *file = strdup(path);
-    if (access(python, X_OK) != 0)
-        SKIP("%s is not there", python);
-    snprintf(command, sizeof command, "%s -c 'import jinja2' 2>/dev/null", python);
-    if (system(command) != 0)
-        SKIP("python3-jinja2 is not installed");
-    snprintf(command, sizeof command, "%s %s %s %d %s %s", python,
-             test_path("tests/text/oracle_jinja.py"), what, n, file, files);
     if (system(command) != 0)
         FAIL("failed: %s", command);
     *k = (struct tally){0};
@@ -134,11 +126,37 @@ static void run_oracle(const char *what, int n, const char *files, struct tally 
     free(name);
     free(source);
     unlink(file);
-    free(file);
     printf("%s: %ld equal, %ld refused by both, %ld different\n", what, k->n_same, k->n_failed,
            k->n_different);
     if (k->n_different)
         FAIL("%ld of %s differ", k->n_different, what);
+}
+
+static void run_oracle(const char *what, int n, const char *files, struct tally *k)
+{
+    char command[8192], out[200];
+    snprintf(out, sizeof out, "%s", test_tmp("oracle.jsonl"));
+    if (access(python, X_OK) != 0)
+        SKIP("%s is not there", python);
+    snprintf(command, sizeof command, "%s -c 'import jinja2' 2>/dev/null", python);
+    if (system(command) != 0)
+        SKIP("python3-jinja2 is not installed");
+    snprintf(command, sizeof command, "%s %s %s %d %s %s", python,
+             test_path("tests/text/oracle_jinja.py"), what, n, out, files);
+    compare_file(what, command, out, k);
+}
+
+/* The same with npm's implementation. */
+static void run_npm(const char *file, int n, struct tally *k)
+{
+    char command[8192], out[200], from[300];
+    snprintf(from, sizeof from, "%s", file);
+    snprintf(out, sizeof out, "%s", test_tmp("oracle_npm.jsonl"));
+    if (access(test_path("build/npm/installed"), F_OK) != 0)
+        SKIP("npm @huggingface/jinja is not installed in build/npm");
+    snprintf(command, sizeof command, "node tests/text/oracle_jinja.mjs build/npm %d %s %s", n, out,
+             from);
+    compare_file("npm", command, out, k);
 }
 
 TEST(conversations_with_the_shipped_template)
@@ -160,6 +178,27 @@ TEST(conversations_with_the_38_template)
     struct tally k;
     run_oracle("conversations", 4000, test_shared("templates/qwen3.8-27b.jinja"), &k);
     CHECK(k.n_same > 1000 && k.n_failed > 100);
+}
+
+TEST(npm_with_the_shipped_template)
+{
+    struct tally k;
+    run_npm(test_path("models/nano/chat_template.jinja"), 3000, &k);
+    CHECK(k.n_same > 2000);
+}
+
+TEST(npm_with_the_36_template)
+{
+    struct tally k;
+    run_npm(test_shared("templates/qwen3.6-27b.jinja"), 3000, &k);
+    CHECK(k.n_same > 2000);
+}
+
+TEST(npm_with_the_38_template)
+{
+    struct tally k;
+    run_npm(test_shared("templates/qwen3.8-27b.jinja"), 3000, &k);
+    CHECK(k.n_same > 2000);
 }
 
 TEST(templates_with_every_construct)
