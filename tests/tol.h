@@ -32,6 +32,8 @@
 /* Attention: a score is off by some 2^-24 of |q| |k|, which changes its weight in proportion; the sums of
  * values and weights are off by as much again, and average out. */
 #define TOL_ATTENTION ((struct op_tol){"TOL_ATTENTION", 0x1p-19, 0x1p-18, 1e-30, 0x1p-20})
+/* The same, then rounded to BF16. */
+#define TOL_ATTENTION_BF16 ((struct op_tol){"TOL_ATTENTION_BF16", 0x1p-7, 0x1p-18, 1e-30, 0x1p-10})
 /* Thousands of products in F32, in sixteen lanes: some 2^-24 of what such a sum usually is, |w| |x| /
  * sqrt(n); the tests multiply `floor` by that, because a single sum may be far smaller. */
 #define TOL_LINEAR_F32 ((struct op_tol){"TOL_LINEAR_F32", 0x1p-22, 0x1p-21, 0x1p-20, 0x1p-21})
@@ -41,5 +43,9 @@
 #define TOL_GDN_GATES ((struct op_tol){"TOL_GDN_GATES", 0x1p-18, 0x1p-21, 1e-37, 0x1p-21})
 /* Nothing is computed: unpacked values, rounded once. */
 #define TOL_EXACT ((struct op_tol){"TOL_EXACT", 0, 0, 0, 0})
+
+/* Of the recorded tokens a round, with BF16 activations: single roundings flip close drafts and choices
+ * either way, and the texts then differ. */
+#define TOL_TOKENS_A_ROUND 0.9
 
 #endif
