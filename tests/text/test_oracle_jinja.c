@@ -132,6 +132,13 @@ static void compare_file(const char *what, const char *command, const char *file
         FAIL("%ld of %s differ", k->n_different, what);
 }
 
+/* ORACLE_SCALE=10 in the environment runs ten times as many, and others. */
+static int scale(void)
+{
+    const char *s = getenv("ORACLE_SCALE");
+    return s ? atoi(s) : 1;
+}
+
 static void run_oracle(const char *what, int n, const char *files, struct tally *k)
 {
     char command[8192], out[200];
@@ -142,7 +149,7 @@ static void run_oracle(const char *what, int n, const char *files, struct tally 
     if (system(command) != 0)
         SKIP("python3-jinja2 is not installed");
     snprintf(command, sizeof command, "%s %s %s %d %s %s", python,
-             test_path("tests/text/oracle_jinja.py"), what, n, out, files);
+             test_path("tests/text/oracle_jinja.py"), what, n * scale(), out, files);
     compare_file(what, command, out, k);
 }
 
@@ -154,51 +161,51 @@ static void run_npm(const char *file, int n, struct tally *k)
     snprintf(out, sizeof out, "%s", test_tmp("oracle_npm.jsonl"));
     if (access(test_path("build/npm/installed"), F_OK) != 0)
         SKIP("npm @huggingface/jinja is not installed in build/npm");
-    snprintf(command, sizeof command, "node tests/text/oracle_jinja.mjs build/npm %d %s %s", n, out,
-             from);
+    snprintf(command, sizeof command, "node tests/text/oracle_jinja.mjs build/npm %d %s %s",
+             n * scale(), out, from);
     compare_file("npm", command, out, k);
 }
 
 TEST(conversations_with_the_shipped_template)
 {
     struct tally k;
-    run_oracle("conversations", 4000, test_path("models/nano/chat_template.jinja"), &k);
-    CHECK(k.n_same > 2000 && k.n_failed > 20);
+    run_oracle("conversations", 2000, test_path("models/nano/chat_template.jinja"), &k);
+    CHECK(k.n_same > 1000 && k.n_failed > 20);
 }
 
 TEST(conversations_with_the_36_template)
 {
     struct tally k;
-    run_oracle("conversations", 4000, test_shared("templates/qwen3.6-27b.jinja"), &k);
-    CHECK(k.n_same > 1000 && k.n_failed > 100);
+    run_oracle("conversations", 2000, test_shared("templates/qwen3.6-27b.jinja"), &k);
+    CHECK(k.n_same > 500 && k.n_failed > 100);
 }
 
 TEST(conversations_with_the_38_template)
 {
     struct tally k;
-    run_oracle("conversations", 4000, test_shared("templates/qwen3.8-27b.jinja"), &k);
-    CHECK(k.n_same > 1000 && k.n_failed > 100);
+    run_oracle("conversations", 2000, test_shared("templates/qwen3.8-27b.jinja"), &k);
+    CHECK(k.n_same > 500 && k.n_failed > 100);
 }
 
 TEST(npm_with_the_shipped_template)
 {
     struct tally k;
-    run_npm(test_path("models/nano/chat_template.jinja"), 3000, &k);
-    CHECK(k.n_same > 2000);
+    run_npm(test_path("models/nano/chat_template.jinja"), 2000, &k);
+    CHECK(k.n_same > 1000);
 }
 
 TEST(npm_with_the_36_template)
 {
     struct tally k;
-    run_npm(test_shared("templates/qwen3.6-27b.jinja"), 3000, &k);
-    CHECK(k.n_same > 2000);
+    run_npm(test_shared("templates/qwen3.6-27b.jinja"), 2000, &k);
+    CHECK(k.n_same > 1000);
 }
 
 TEST(npm_with_the_38_template)
 {
     struct tally k;
-    run_npm(test_shared("templates/qwen3.8-27b.jinja"), 3000, &k);
-    CHECK(k.n_same > 2000);
+    run_npm(test_shared("templates/qwen3.8-27b.jinja"), 2000, &k);
+    CHECK(k.n_same > 1000);
 }
 
 TEST(templates_with_every_construct)
@@ -227,22 +234,22 @@ TEST(expressions_one_by_one)
 TEST(random_expressions)
 {
     struct tally k;
-    run_oracle("random", 12000, "", &k);
-    CHECK(k.n_same > 2000 && k.n_failed > 2000);
+    run_oracle("random", 6000, "", &k);
+    CHECK(k.n_same > 1000 && k.n_failed > 1000);
 }
 
 TEST(white_space_around_tags)
 {
     struct tally k;
-    run_oracle("layout", 8000, "", &k);
-    CHECK(k.n_same > 3000);
+    run_oracle("layout", 4000, "", &k);
+    CHECK(k.n_same > 2000);
 }
 
 TEST(random_programs)
 {
     struct tally k;
-    run_oracle("programs", 6000, "", &k);
-    CHECK(k.n_same > 1000 && k.n_failed > 300);
+    run_oracle("programs", 4000, "", &k);
+    CHECK(k.n_same > 500 && k.n_failed > 300);
 }
 
 TEST(classes_and_cases_of_every_character)
