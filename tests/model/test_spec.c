@@ -600,3 +600,61 @@ TEST(drafters_are_chosen_and_refused)
     bad.spec = "mtp";
     CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "takes no checkpoint");
 }
+
+/* Rejection sampling through the engine: the second token of many seeds has the law that plain sampling
+ * gives it, and greedy requests are untouched. The drafter's first token is often wrong at this
+ * temperature, so that both branches are taken. */
+TEST(rejection_keeps_the_law)
+{
+    enum { SEEDS = 400, VOCAB = 8192 };
+    static int32_t count[2][VOCAB];
+    struct prompt p;
+    static struct run out;
+    lathe_conversation c;
+    lathe_request_options o;
+    memset(count, 0, sizeof count);
+    make_prompt(&p, 2);
+    int32_t drafted = 0, accepted = 0;
+    for (int how = 0; how < 2; how++) {
+        lathe_engine_options eo;
+        lathe_engine *e;
+        lathe_error err;
+        lathe_engine_options_init(&eo);
+        eo.model_dir = test_path("models/nano");
+        eo.spec = how ? "mtp" : "none";
+        eo.rejection = how;
+        eo.draft_k = how ? 2 : 0;
+        eo.n_ctx = 128;
+        CHECK_OK(lathe_engine_open(&e, &eo, &err), &err);
+        options_for(e, &p, 0, &c, &o);
+        o.max_tokens = 4;
+        o.no_prefix_reuse = false;
+        o.sampling.temperature = 1.5f;
+        o.sampling.top_k = 8;
+        for (int64_t seed = 0; seed < SEEDS; seed++) {
+            o.sampling.seed = seed + how * 1000000; /* two samples apart */
+            ask(e, &o, &out);
+            if (out.n > 2)
+                count[how][out.token[2]]++;
+            drafted += out.usage.spec.drafted;
+            accepted += out.usage.spec.accepted;
+        }
+        lathe_engine_close(e);
+    }
+    CHECK(accepted > drafted / 10 && accepted < drafted * 9 / 10);
+    /* Two samples of one law: the sum of (a - b)^2 / (a + b) over the cells is chi-squared with about as
+     * many degrees of freedom as there are cells; five standard deviations above is no chance. */
+    double chi = 0, cells = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        double a = count[0][i], b = count[1][i];
+        if (a + b < 10)
+            continue;
+        chi += (a - b) * (a - b) / (a + b);
+        cells++;
+    }
+    printf("     chi squared %.1f over %.0f cells, %d of %d drafts accepted\n", chi, cells,
+           accepted, drafted);
+    CHECK(cells >= 4);
+    if (!(chi < cells + 5 * sqrt(2 * cells)))
+        FAIL("chi squared %.1f over %.0f cells", chi, cells);
+}
