@@ -66,8 +66,8 @@ lathe_status lathe_text_open(lathe_text **text, const char *model_dir, lathe_err
 void lathe_text_close(lathe_text *text);
 
 typedef struct lathe_tokens {
-    int32_t *id;     /* [n] */
-    size_t *offset;  /* [n]: first byte of the text that token i covers */
+    int32_t *id;    /* [n] */
+    size_t *offset; /* [n]: first byte of the text that token i covers */
     size_t n;
 } lathe_tokens;
 void lathe_tokens_release(lathe_tokens *tokens);
@@ -131,8 +131,8 @@ typedef struct lathe_tensor_info {
 } lathe_tensor_info;
 
 typedef struct lathe_module_info { /* one matrix of the model as it will be used */
-    const char *name;   /* without ".weight" */
-    const char *format; /* "bf16", "fp8_row", "nvfp4" ... */
+    const char *name;              /* without ".weight" */
+    const char *format;            /* "bf16", "fp8_row", "nvfp4" ... */
     int64_t rows, cols;
     uint64_t bytes; /* codes and scales */
 } lathe_module_info;
@@ -163,9 +163,9 @@ typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, ui
 
 typedef struct lathe_engine_options {
     const char *model_dir;
-    int32_t n_ctx;   /* positions per slot; 0: min(what the model declares, 32768) */
-    int32_t n_slots; /* requests that run at once */
-    int32_t n_queue; /* requests that may wait for a slot; more are LATHE_E_BUSY */
+    int32_t n_ctx;     /* positions per slot; 0: min(what the model declares, 32768) */
+    int32_t n_slots;   /* requests that run at once */
+    int32_t n_queue;   /* requests that may wait for a slot; more are LATHE_E_BUSY */
     int32_t n_threads; /* 0: one per processor */
     bool pin_threads;
     lathe_dtype kv;          /* of the KV cache */
@@ -173,14 +173,17 @@ typedef struct lathe_engine_options {
     int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
     /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it
      * would be without. */
-    const char *spec;      /* "none", "mtp", "dflash2", "ngram", or "auto" (NULL too): a block drafter beside
+    const char
+        *spec; /* "none", "mtp", "dflash2", "ngram", or "auto" (NULL too): a block drafter beside
                               the model, else the model's own MTP head, each with n-gram lookup */
-    const char *draft_dir; /* the drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory */
-    int32_t draft_k;       /* most drafts a round; 0: what suits the drafter. Clipped to what it can give */
-    bool fixed_k;          /* always draft_k drafts; else their number follows cost and acceptance */
-    bool rejection;        /* sampled requests accept by rejection sampling: the same law, but other
+    const char
+        *draft_dir; /* the drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory */
+    int32_t
+        draft_k;  /* most drafts a round; 0: what suits the drafter. Clipped to what it can give */
+    bool fixed_k; /* always draft_k drafts; else their number follows cost and acceptance */
+    bool rejection;  /* sampled requests accept by rejection sampling: the same law, but other
                               tokens for the same seed than without speculation; K is then fixed */
-    const char *isa;         /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
+    const char *isa; /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
                                 NULL: the best the processor has */
     lathe_progress_fn progress; /* loading; may be NULL */
     void *progress_ctx;
@@ -188,12 +191,12 @@ typedef struct lathe_engine_options {
 void lathe_engine_options_init(lathe_engine_options *o);
 
 typedef struct lathe_memory_plan { /* bytes */
-    uint64_t weights;       /* mapped from the files as they are */
-    uint64_t kv_per_token;  /* of one slot */
-    uint64_t kv;            /* all slots, full context */
-    uint64_t recurrent;     /* GDN matrices and convolution tails, all slots */
-    uint64_t drafter;       /* its weights and contexts, and the record of verify steps */
-    uint64_t workspace;     /* of one step */
+    uint64_t weights;              /* mapped from the files as they are */
+    uint64_t kv_per_token;         /* of one slot */
+    uint64_t kv;                   /* all slots, full context */
+    uint64_t recurrent;            /* GDN matrices and convolution tails, all slots */
+    uint64_t drafter;              /* its weights and contexts, and the record of verify steps */
+    uint64_t workspace;            /* of one step */
     uint64_t total;
     int32_t n_ctx, n_slots;
 } lathe_memory_plan;
@@ -259,12 +262,12 @@ typedef struct lathe_request_options {
     const int32_t *stop_id; /* beside the model's own end tokens */
     size_t n_stop_id;
     bool ignore_eos;
-    int32_t n_logprobs;          /* 0..20 alternatives beside each token, -1: no token_info */
-    bool no_parse;               /* all output is text events, markup included */
-    bool no_parallel_calls;      /* stop after the first tool call */
-    bool no_prefix_reuse;        /* prefill the whole prompt */
-    int32_t draft_k;             /* most drafts a round; -1: the engine's, 0: no speculation */
-    void (*notify)(void *ctx);   /* an event is ready; any thread; may be NULL */
+    int32_t n_logprobs;        /* 0..20 alternatives beside each token, -1: no token_info */
+    bool no_parse;             /* all output is text events, markup included */
+    bool no_parallel_calls;    /* stop after the first tool call */
+    bool no_prefix_reuse;      /* prefill the whole prompt */
+    int32_t draft_k;           /* most drafts a round; -1: the engine's, 0: no speculation */
+    void (*notify)(void *ctx); /* an event is ready; any thread; may be NULL */
     void *notify_ctx;
 } lathe_request_options;
 /* The defaults of the model behind `text`: generation_config.json, then the family's. The family's
@@ -317,9 +320,9 @@ enum { LATHE_MAX_DRAFT = 15 };
 typedef struct lathe_spec_stats {
     int32_t rounds; /* passes, those without drafts included */
     int32_t drafted, accepted;
-    int32_t drafted_at[LATHE_MAX_DRAFT];       /* rounds that drafted at this position */
-    int32_t accepted_at[LATHE_MAX_DRAFT];      /* and had it accepted */
-    int32_t histogram[LATHE_MAX_DRAFT + 1];    /* rounds that accepted this many */
+    int32_t drafted_at[LATHE_MAX_DRAFT];    /* rounds that drafted at this position */
+    int32_t accepted_at[LATHE_MAX_DRAFT];   /* and had it accepted */
+    int32_t histogram[LATHE_MAX_DRAFT + 1]; /* rounds that accepted this many */
     double draft_ms, verify_ms, commit_ms;
 } lathe_spec_stats;
 

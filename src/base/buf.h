@@ -11,8 +11,8 @@
 struct buf {
     char *data; /* NUL behind data[len - 1]; NULL while nothing was appended */
     size_t len, cap;
-    size_t limit;  /* of len */
-    bool over;     /* an append went over the limit */
+    size_t limit;   /* of len */
+    bool over;      /* an append went over the limit */
     bool no_memory; /* an append ran out of memory */
 };
 

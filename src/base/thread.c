@@ -1,8 +1,8 @@
 #define _GNU_SOURCE
 #include "base/thread.h"
 
-#include <linux/futex.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -23,8 +23,8 @@ struct worker {
 struct pool {
     int32_t n_threads;
     bool pin;
-    atomic_uint epoch;    /* advances with every pool_run; workers wait on it */
-    atomic_int running;   /* workers not yet done; the caller waits on it */
+    atomic_uint epoch;  /* advances with every pool_run; workers wait on it */
+    atomic_int running; /* workers not yet done; the caller waits on it */
     atomic_bool stop;
     void (*fn)(void *ctx, int32_t thread, int32_t n_threads);
     void *ctx;

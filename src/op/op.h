@@ -21,6 +21,7 @@
 enum {
     OP_MAX_HEAD = 512,  /* head_dim, dk, dv */
     OP_MAX_TAPS = 8,    /* of the convolutions */
+    OP_MAX_GROUP = 64,  /* query heads that share a kv head */
     OP_MAX_RANK = 1024, /* of a candidate selector */
 };
 

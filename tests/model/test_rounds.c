@@ -164,8 +164,8 @@ static void record_release(struct recorded *g)
 
 /* All recorded rounds of one drafter. With F32 they are equal; with BF16 only the tokens a round are
  * compared, over all prompts together. */
-static void check(const struct recorded *g, const char *dir, const char *draft_dir, const char *name,
-                  const char *prefix, int32_t k, enum dtype act)
+static void check(const struct recorded *g, const char *dir, const char *draft_dir,
+                  const char *name, const char *prefix, int32_t k, enum dtype act)
 {
     struct player p;
     const char *key;

@@ -488,7 +488,8 @@ TEST(system_messages_are_merged)
                                   "\"text\":\"b\"},{\"text\":\"c\"}]}," U("u") "]";
     expect(t, &c, SYSTEM("a\n\nbc") ASSISTANT("hello") USER("u") CLOSED);
     c.messages = "[" U("u") "," S("b") "]";
-    expect_error(t, &c, LATHE_E_TEMPLATE, "chat_template.jinja: line 77: a message has the role system");
+    expect_error(t, &c, LATHE_E_TEMPLATE,
+                 "chat_template.jinja: line 77: a message has the role system");
     /* kwargs have the last word. */
     c.kwargs = "{\"late_system\":\"merge\"}";
     expect(t, &c, SYSTEM("b") USER("u") CLOSED);

@@ -22,8 +22,10 @@ TEST(round_trip_of_every_scalar)
 
 TEST(invalid)
 {
-    static const char *const bad[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80",
-                                      "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80", "\xFF"};
+    static const char *const bad[] = {
+        "\x80",         "\xC0\x80",         "\xC1\xBF",         "\xE0\x80\x80",
+        "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80",
+        "\xFF"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         uint32_t cp;
         CHECK_INT(utf8_decode(bad[i], strlen(bad[i]), &cp), 0);
