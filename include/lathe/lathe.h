@@ -172,17 +172,19 @@ typedef struct lathe_engine_options {
     lathe_dtype activations; /* between operators */
     int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
     /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it
-     * would be without. */
-    const char
-        *spec; /* "none", "mtp", "dflash2", "ngram", or "auto" (NULL too): a block drafter beside
-                              the model, else the model's own MTP head, each with n-gram lookup */
-    const char
-        *draft_dir; /* the drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory */
-    int32_t
-        draft_k;  /* most drafts a round; 0: what suits the drafter. Clipped to what it can give */
-    bool fixed_k; /* always draft_k drafts; else their number follows cost and acceptance */
-    bool rejection;  /* sampled requests accept by rejection sampling: the same law, but other
-                              tokens for the same seed than without speculation; K is then fixed */
+     * would be without.
+     *   spec       "none", "mtp", "dflash2", "ngram", "mtp+ngram", "dflash2+ngram", or "auto" (NULL too):
+     *              a block drafter beside the model, else its own MTP head, each with n-gram lookup
+     *   draft_dir  the block drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory
+     *   draft_k    most drafts a round; 0: what suits the drafter. Clipped to what it can give
+     *   fixed_k    always draft_k drafts; else their number follows cost and acceptance
+     *   rejection  sampled requests accept by rejection sampling: the same law, but other tokens for a
+     *              seed than without speculation; K is then fixed */
+    const char *spec;
+    const char *draft_dir;
+    int32_t draft_k;
+    bool fixed_k;
+    bool rejection;
     const char *isa; /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
                                 NULL: the best the processor has */
     lathe_progress_fn progress; /* loading; may be NULL */
