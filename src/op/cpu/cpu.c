@@ -8,6 +8,8 @@
 #include <cpuid.h>
 #endif
 
+#include "op/host.h"
+
 static const char *const isa_name[] = {
     [ISA_GENERIC] = "generic",       [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512",
     [ISA_AVX512BF16] = "avx512bf16", [ISA_NEON] = "neon",
@@ -141,33 +143,12 @@ static const char *isa_of(const void *stream)
     return isa_name[c->isa];
 }
 
-static lathe_status alloc(void *stream, void **p, size_t bytes, lathe_error *err)
-{
-    (void)stream;
-    *p = NULL;
-    if (bytes > SIZE_MAX - 64)
-        return fail_memory(err, bytes);
-    size_t whole = (bytes + 63) & ~(size_t)63;
-    if (posix_memalign(p, 64, whole ? whole : 64) != 0) {
-        *p = NULL;
-        return fail_memory(err, bytes);
-    }
-    memset(*p, 0, whole);
-    return LATHE_OK;
-}
-
-static void release(void *stream, void *p)
-{
-    (void)stream;
-    free(p);
-}
-
 const struct backend backend_cpu = {.name = "cpu",
                                     .open = open_stream,
                                     .close = close_stream,
                                     .isa = isa_of,
-                                    .alloc = alloc,
-                                    .free = release,
+                                    .alloc = host_alloc,
+                                    .free = host_free,
                                     .has_linear = cpu_has_linear,
                                     .linear_scratch = cpu_linear_scratch,
                                     .gdn_gates_scratch = cpu_gdn_gates_scratch,

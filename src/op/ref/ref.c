@@ -1,4 +1,5 @@
 #include "op/ref/ref.h"
+#include "op/host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,27 +24,6 @@ static const char *isa(const void *stream)
 {
     (void)stream;
     return "generic";
-}
-
-static lathe_status alloc(void *stream, void **p, size_t bytes, lathe_error *err)
-{
-    (void)stream;
-    *p = NULL;
-    if (bytes > SIZE_MAX - 64)
-        return fail_memory(err, bytes);
-    size_t whole = (bytes + 63) & ~(size_t)63;
-    if (posix_memalign(p, 64, whole ? whole : 64) != 0) {
-        *p = NULL;
-        return fail_memory(err, bytes);
-    }
-    memset(*p, 0, whole);
-    return LATHE_OK;
-}
-
-static void release(void *stream, void *p)
-{
-    (void)stream;
-    free(p);
 }
 
 static bool has_linear(enum weight_format_id format, enum dtype act)
@@ -79,8 +59,8 @@ const struct backend backend_ref = {.name = "ref",
                                     .open = open_stream,
                                     .close = close_stream,
                                     .isa = isa,
-                                    .alloc = alloc,
-                                    .free = release,
+                                    .alloc = host_alloc,
+                                    .free = host_free,
                                     .has_linear = has_linear,
                                     .linear_scratch = linear_scratch,
                                     .gdn_gates_scratch = gdn_gates_scratch,
