@@ -43,8 +43,8 @@ TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard $(if $(CROSS),,tests/*.c tests/model/*.c) tests/op/*.c))
-BENCHES  := $B/bench/op $B/bench/engine
-BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out bench/op.c bench/engine.c,$(call sources,bench)))
+BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec
+BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c),$(call sources,bench)))
 
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
@@ -60,7 +60,7 @@ $B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
 # Sizes from outside come through these units.
 $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
 
-.PHONY: all check op-tests neon-check demo help clean bench format layers deps fuzz fuzz-check
+.PHONY: all check check-spec op-tests neon-check demo help clean bench format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
@@ -99,7 +99,10 @@ $B/libfuzz.a: $(FUZZ_OBJ)
 	$(CROSS)ar rcs $@ $^
 $B/tests/fuzz/%: $B/tests/fuzz/%.o $B/libtest.a $B/libfuzz.a
 	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
-$B/bench/%: $B/bench/%.o $(BENCH_OBJ) $B/libcore.a
+$B/libbench.a: $(BENCH_OBJ)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+$B/bench/%: $B/bench/%.o $B/libbench.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/%.o: CPPFLAGS += -Itests
 
@@ -113,6 +116,10 @@ build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 
 check: $(TESTS) $B/lathe layers build/npm/installed
 	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
+
+# Speculation against plain decoding on all 500 prompts, every K, one and two threads: hours.
+check-spec: $B/tests/model/test_spec
+	LATHE_FULL=1 $<
 
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZ_ARG) $(FUZZERS:%=$(FUZZ_B)/tests/fuzz/fuzz_%)
@@ -135,8 +142,10 @@ help:
 	@echo 'make demo         installs what is missing, builds, and lets the shipped model answer'
 	@echo 'make check        every test that needs no GPU; ends in N passed, N failed, N skipped'
 	@echo 'make SAN=address,undefined check    the same, instrumented; also SAN=thread'
+	@echo 'make DEBUG=1 ...  debug builds: every commit of a round is checked against decoding'
+	@echo 'make check-spec   speculation against plain decoding on 500 prompts; takes long'
 	@echo 'make fuzz         the fuzz targets; make fuzz-check runs them, each FUZZ_SECONDS=10'
-	@echo 'make bench        build/<config>/bench/op and bench/engine: speed beside the machine limits'
+	@echo 'make bench        build/<config>/bench/op, engine and spec: speed beside the machine limits'
 	@echo 'make deps         installs the Debian packages that make check needs'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
 	@echo 'make format       clang-format over the tree'
