@@ -437,7 +437,9 @@ static bool filter_round(struct run *r, struct value self, const struct value *a
     double scale = pow(10, (double)precision), x = value_real(self) * scale;
     if (!isfinite(x))
         return run_error(r, "cannot convert float %s to integer", isnan(x) ? "NaN" : "infinity");
-    *out = value_float((ceiling ? ceil(x) : floor(x)) / scale, self.origin);
+    x = ceiling ? ceil(x) : floor(x);
+    /* An integer in Python, which has no negative zero. */
+    *out = value_float((x == 0 ? 0 : x) / scale, self.origin);
     return true;
 }
 

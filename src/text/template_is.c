@@ -118,11 +118,17 @@ static bool is_sameas(struct run *r, struct value self, const struct value *a,
     return r->status == LATHE_OK;
 }
 
+static bool is_unhashable(struct value v)
+{
+    return v.type == V_LIST || v.type == V_DICT ||
+           (v.type == V_VIEW && v.u.view->of != VIEW_VALUES);
+}
+
 static bool is_filter(struct run *r, struct value self, const struct value *a,
                       const struct args *raw, struct value *out)
 {
     UNUSED(a), UNUSED(raw);
-    if (self.type == V_LIST || self.type == V_DICT)
+    if (is_unhashable(self))
         return run_error(r, "unhashable type: '%s'", value_type_name(self));
     *out = value_bool(self.type == V_STRING && filter_find(self.u.string->s, self.u.string->n), 0);
     return true;
@@ -132,7 +138,7 @@ static bool is_test(struct run *r, struct value self, const struct value *a, con
                     struct value *out)
 {
     UNUSED(a), UNUSED(raw);
-    if (self.type == V_LIST || self.type == V_DICT)
+    if (is_unhashable(self))
         return run_error(r, "unhashable type: '%s'", value_type_name(self));
     *out = value_bool(self.type == V_STRING && test_find(self.u.string->s, self.u.string->n), 0);
     return true;

@@ -322,6 +322,12 @@ static bool pad(struct run *r, struct value self, const struct value *a, char si
     if (!value_expect_integer(r, a[0], "width", &width) ||
         (a[1].type != V_MISSING && !value_expect_string(r, a[1], "fill", &fill)))
         return false;
+    struct value escaped;
+    if (s->is_markup) {
+        if (!string_escape(r, value_string(fill), &escaped))
+            return false;
+        fill = escaped.u.string;
+    }
     if (string_length(fill) != 1)
         return run_error(r, "The fill character must be exactly one character long");
     int64_t missing = width - (int64_t)string_length(s);

@@ -7,6 +7,12 @@
 
 #define UNUSED(x) (void)(x)
 
+/* An argument that may be left out or none. */
+static bool is_given(struct value v)
+{
+    return v.type != V_MISSING && v.type != V_NONE;
+}
+
 /* ---- Attributes by path -------------------------------------------------------------------- */
 
 /* "a.b.0" of an item; an integer or none too. */
@@ -476,7 +482,7 @@ static bool filter_batch(struct run *r, struct value self, const struct value *a
     for (size_t i = 0; i < n_rows; i++) {
         size_t from = i * size, have = n - from < size ? n - from : size;
         const struct value *v = item + from;
-        if (have < size && a[1].type > V_NONE) {
+        if (have < size && is_given(a[1])) {
             struct value *filled = run_array(r, size, sizeof *filled);
             if (!filled)
                 return false;
@@ -511,7 +517,7 @@ static bool filter_slice(struct run *r, struct value self, const struct value *a
         size_t have = each + (i < longer);
         const struct value *v = n ? item + from : NULL;
         from += have;
-        if (i >= longer && a[1].type > V_NONE) {
+        if (i >= longer && is_given(a[1])) {
             struct value *filled = run_array(r, have + 1, sizeof *filled);
             if (!filled)
                 return false;

@@ -16,6 +16,7 @@ usage: oracle_jinja.py WHAT N OUT [TEMPLATE ...]
     unicode        every assigned character through the methods that depend on its class
 Deterministic: the same arguments give the same file."""
 import collections.abc
+import copy
 import functools
 import json
 import random
@@ -123,7 +124,8 @@ class Writer:
 
     def render(self, template, variables):
         try:
-            result = {"out": template.render(**variables)}
+            # A copy: `people | indent` appends to the list before it fails.
+            result = {"out": template.render(**copy.deepcopy(variables))}
             if re.search("at 0x|'a', 't', ' ', '0', 'x'", result["out"], re.I):
                 return
         except Skip:
