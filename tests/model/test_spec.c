@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include "engine/engine.h"
+#include "make_model.h"
 
 enum { MAX_TOKENS = 64, CTX = 512 };
 
@@ -657,4 +658,75 @@ TEST(rejection_keeps_the_law)
     CHECK(cells >= 4);
     if (!(chi < cells + 5 * sqrt(2 * cells)))
         FAIL("chi squared %.1f over %.0f cells", chi, cells);
+}
+
+/* Case B65: every combination works or is refused at open with one clear line. */
+TEST(config_corners)
+{
+    static const struct {
+        const char *spec;
+        int32_t draft_k, n_slots, n_ctx;
+        bool rejection;
+    } corner[] = {
+        {"none", 0, 1, 256, false},     {"mtp", 1, 1, 256, false},
+        {"mtp", 15, 8, 64, false},      {"mtp", 7, 1, 8, false},
+        {"mtp", 3, 4, 64, false},       {"dflash2", 7, 1, 8, false},
+        {"dflash2", 7, 4, 64, false},   {"ngram", 15, 2, 16, false},
+        {"mtp+ngram", 15, 2, 16, true}, {"dflash2+ngram", 2, 3, 9, true},
+    };
+    struct model_spec m;
+    lathe_engine_options o;
+    lathe_engine *e, *plain;
+    lathe_error err;
+    for (size_t i = 0; i < sizeof corner / sizeof *corner; i++) {
+        lathe_engine_options_init(&o);
+        o.model_dir = test_path("models/nano");
+        o.n_ctx = corner[i].n_ctx;
+        o.spec = "none";
+        CHECK_OK(lathe_engine_open(&plain, &o, &err), &err);
+        o.spec = corner[i].spec;
+        o.draft_k = corner[i].draft_k;
+        o.n_slots = corner[i].n_slots;
+        o.rejection = corner[i].rejection;
+        CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+        for (size_t n = 1; n <= 5; n += 4) {
+            int32_t token[5] = {32, 3427, 77, 296, 259};
+            lathe_request_options ro;
+            struct run want, got;
+            lathe_request_options_init(lathe_engine_text(e), false, &ro);
+            make_sampling(&ro.sampling, 0);
+            ro.token = token;
+            ro.n_token = n;
+            ro.max_tokens = 20;
+            ro.n_logprobs = 0;
+            ask(plain, &ro, &want);
+            ask(e, &ro, &got);
+            check_same_run(&got, &want, corner[i].spec, (uint32_t)i);
+            ro.draft_k = 0; /* the same as none */
+            ask(e, &ro, &got);
+            check_same_run(&got, &want, corner[i].spec, (uint32_t)i);
+            CHECK_INT(got.usage.spec.drafted, 0);
+        }
+        lathe_engine_close(e);
+        lathe_engine_close(plain);
+    }
+    model_spec_init(&m);
+    m.vocab = 8192;
+    m.tokenizer = true;
+    m.has_mtp = false;
+    make_model(test_tmp("headless"), &m);
+    lathe_engine_options_init(&o);
+    o.model_dir = test_tmp("headless");
+    o.n_ctx = 64;
+    o.spec = "mtp";
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_ARGUMENT, "has no MTP head");
+    o.spec = "auto"; /* what there is: lookup */
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    CHECK_STR(lathe_engine_drafter(e, NULL), "ngram");
+    lathe_engine_close(e);
+    /* A drafter of another model names both numbers. */
+    o.spec = "dflash2";
+    o.draft_dir = test_path("models/nano-dflash2");
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_FORMAT, "320");
+    CHECK(strstr(err.message, "64") != NULL);
 }
