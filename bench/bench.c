@@ -149,7 +149,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double floor_of(const struct bench_case *c, const struct bench_peak *p)
+double bench_floor(const struct bench_case *c, const struct bench_peak *p)
 {
     double memory = c->bytes / p->read, arithmetic = c->ops / (c->dots ? p->dot : p->fma);
     return memory > arithmetic ? memory : arithmetic;
@@ -175,12 +175,12 @@ void bench_run(struct bench *b, const struct bench_case *c, double seconds)
         keep(&peak.read, now.read);
         keep(&peak.dot, now.dot);
         keep(&peak.fma, now.fma);
-        share[n++] = floor_of(c, &now) / t;
+        share[n++] = bench_floor(c, &now) / t;
     }
     qsort(share, (size_t)n, sizeof *share, ascending);
     printf("%-20s %-10s %-15s %4lld %10.1f %8.1f %9.1f | %9.1f %9.1f | %5.1f%% %5.1f%%\n", c->op,
            c->what, c->shape, (long long)c->rows, best * 1e6, c->bytes / best * 1e-9,
            c->ops / best * 1e-9, peak.read * 1e-9, (c->dots ? peak.dot : peak.fma) * 1e-9,
-           100 * floor_of(c, &peak) / best, 100 * share[n / 2]);
+           100 * bench_floor(c, &peak) / best, 100 * share[n / 2]);
     fflush(stdout);
 }

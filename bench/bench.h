@@ -35,6 +35,9 @@ struct bench_case {
     void *ctx;
 };
 
+/* Seconds that one call takes at least: the larger of bytes over read bandwidth and operations over peak. */
+double bench_floor(const struct bench_case *c, const struct bench_peak *p);
+
 /* Times the case for about `seconds`, probes between, and prints one line: the best time, with the best
  * of the probes, and the share of the floor, which is the larger of bytes over read bandwidth and
  * operations over peak. The last figure is the median of the shares against the probes just before and

@@ -5,6 +5,7 @@
 #include "bench.h"
 #include "op/backend.h"
 #include "op/op.h"
+#include "random.h"
 
 struct options {
     const char *op, *format, *shape, *isa;
@@ -36,17 +37,6 @@ enum {
     COPY_BYTES = 128 << 20, /* copies together: four times a large last-level cache */
     MAX_ROWS = 4096,
 };
-
-/* Memory is taken for one case and released after it; running out ends the program. */
-void *memory(size_t bytes);
-void *random_bytes(size_t bytes);
-void release_memory(void);
-struct tensor zeros(enum dtype dtype, int64_t rows, int64_t cols);
-/* Uniform in [-1, 1). */
-struct tensor numbers(enum dtype dtype, int64_t rows, int64_t cols);
-struct tensor numbers_1d(int64_t n);
-/* Random codes without NaN, infinity and huge values. */
-struct weight random_weight(enum weight_format_id format, int64_t rows, int64_t cols);
 
 /* The row counts to time: the one asked for, or `usual`, n of them. Returns how many. */
 int row_counts(const struct run *r, int64_t *rows, const int64_t *usual, int n);
