@@ -23,6 +23,7 @@ void op_block_attention(struct exec *x, struct tensor o, struct tensor q,
     int64_t T = b->n_rows, width = ring->k.dim[2] * ring->k.dim[3];
     OP_REQUIRE(x, "block_attention", is_act(q.dtype) && is_matrix(&q, q.dtype, T, q.dim[1]));
     OP_REQUIRE(x, "block_attention", q.dim[1] > 0 && q.dim[1] % width == 0);
+    OP_REQUIRE(x, "block_attention", q.dim[1] / width <= OP_MAX_GROUP);
     OP_REQUIRE(x, "block_attention", is_matrix(&k, q.dtype, T, width));
     OP_REQUIRE(x, "block_attention", is_matrix(&v, q.dtype, T, width));
     OP_REQUIRE(x, "block_attention", is_matrix(&o, q.dtype, T, q.dim[1]) && window >= 1);

@@ -9,17 +9,19 @@
 
 enum {
     QUERIES = 96, /* of one block: 16 rows of 6 heads; their sums (96 KiB) stay in L2 */
+    HEADS = 16,   /* kv heads of one block at most */
     /* With at most this many rows, splits are spread over the threads; more rows are work enough. */
     SPREAD_ROWS = 16,
     WAVE_BYTES = 8 << 20, /* of split sums in flight */
 };
+_Static_assert((int)OP_MAX_GROUP <= (int)QUERIES, "a block holds a row");
 
-/* Rows of one sequence times the query heads of one kv head, and their sums over one split. */
+/* Rows of one sequence times the query heads of some kv heads. */
 struct block {
-    int64_t n_rows, row, slot, pos, kv_head;
+    int64_t n_rows, row, slot, pos, kv_head, n_kv_heads;
 };
 
-/* Scratch of one thread, or the sums of one split of some rows: [n] queries. */
+/* Of some queries over one split. */
 struct sums {
     float *max, *sum; /* [n] */
     float *o;         /* [n, head_dim] */
@@ -29,7 +31,7 @@ struct job {
     const struct cpu *cpu;
     const struct attention_args *a;
     int64_t n_kv, group, hd; /* kv heads, query heads of each, head_dim */
-    int64_t rows_per_block, n_blocks;
+    int64_t rows_per_block, heads_per_block, n_blocks;
     int64_t n_splits; /* of the longest row */
     unsigned char *threads;
     size_t thread_bytes;
@@ -59,10 +61,9 @@ static size_t lay_out(struct job *j, const struct cpu *cpu, const struct attenti
     j->n_kv = k->dim[2];
     j->hd = k->dim[3];
     j->group = a->q.dim[1] / j->hd / j->n_kv;
-    j->rows_per_block = j->group < QUERIES ? QUERIES / j->group : 1;
+    j->rows_per_block = least(T, QUERIES / j->group);
     int64_t queries = j->rows_per_block * j->group, heads = j->n_kv * j->group;
-    j->thread_bytes =
-        whole_lines((size_t)(queries * (2 * j->hd + ATTENTION_TILE + 2)) * sizeof(float));
+    j->thread_bytes = whole_lines((size_t)(queries * (j->hd + ATTENTION_TILE + 2)) * sizeof(float));
     size_t used = j->thread_bytes * (size_t)pool_threads(cpu->pool);
     unsigned char *base = a->scratch.data;
     j->threads = base;
@@ -93,7 +94,7 @@ size_t cpu_attention_scratch(const void *stream, const struct attention_args *a)
 static struct block block_at(const struct job *j, int64_t i)
 {
     const struct batch *b = j->a->b;
-    int64_t cut = i / j->n_kv;
+    int64_t head_cuts = j->n_kv / j->heads_per_block, cut = i / head_cuts;
     for (int32_t s = 0; s < b->n_seqs; s++) {
         const struct batch_seq *seq = &b->seq[s];
         int64_t cuts = (seq->n_rows + j->rows_per_block - 1) / j->rows_per_block;
@@ -104,7 +105,8 @@ static struct block block_at(const struct job *j, int64_t i)
                 .row = seq->first_row + first,
                 .slot = seq->slot,
                 .pos = seq->pos + first,
-                .kv_head = i % j->n_kv,
+                .kv_head = i % head_cuts * j->heads_per_block,
+                .n_kv_heads = j->heads_per_block,
             };
         }
         cut -= cuts;
@@ -112,65 +114,81 @@ static struct block block_at(const struct job *j, int64_t i)
     return (struct block){0};
 }
 
-/* The block's queries as the kernels want them: [n_rows, group, head_dim] act. */
-static void pack_queries(const struct job *j, const struct block *b, void *q)
+/* Rows of a tile of keys and of those behind it, the last position repeated. */
+static void find_rows(const struct kv_pages *kv, const struct block *b, int64_t kv_head,
+                      int64_t first, const void **key, const void **value)
 {
-    size_t bytes = (size_t)(j->group * j->hd) * dtype_size(j->a->q.dtype);
-    for (int64_t r = 0; r < b->n_rows; r++)
-        memcpy((unsigned char *)q + (size_t)r * bytes,
-               (const unsigned char *)tensor_at(&j->a->q, b->row + r) + (size_t)b->kv_head * bytes,
-               bytes);
+    int64_t page = kv->k.dim[1], n_kv = kv->k.dim[2], hd = kv->k.dim[3];
+    int64_t last = b->pos + b->n_rows - 1, at = first / page, in_page = first % page;
+    const int32_t *table = kv->page_table + b->slot * kv->pages_per_slot;
+    size_t size = dtype_size(kv->k.dtype);
+    for (int64_t i = 0; i < ATTENTION_TILE + ATTENTION_AHEAD; i++) {
+        size_t offset = (size_t)((in_page * n_kv + kv_head) * hd) * size;
+        key[i] = (const unsigned char *)tensor_at(&kv->k, table[at]) + offset;
+        value[i] = (const unsigned char *)tensor_at(&kv->v, table[at]) + offset;
+        if (first + i >= last)
+            continue;
+        if (++in_page == page) {
+            in_page = 0;
+            at++;
+        }
+    }
 }
 
-/* Sums of the block's rows over the keys of one split that each may see. */
-static void split_sums(const struct job *j, const struct block *b, int64_t split, const void *q,
-                       float *p, const struct sums *out)
+/* Adds one tile of keys to the sums of the block's rows and one kv head's queries. Rows that see all of
+ * the tile go together, the others one by one. */
+static void tile_sums(const struct job *j, const struct block *b, int64_t kv_head, int64_t first,
+                      float *p, const struct sums *out)
 {
-    const struct kv_pages *kv = j->a->kv;
-    int64_t page = kv->k.dim[1], n_q = b->n_rows * j->group;
-    size_t size = dtype_size(kv->k.dtype), act = dtype_size(j->a->q.dtype);
-    for (int64_t i = 0; i < n_q; i++) {
-        out->max[i] = -INFINITY;
-        out->sum[i] = 0;
+    const void *key[ATTENTION_TILE + ATTENTION_AHEAD], *value[ATTENTION_TILE + ATTENTION_AHEAD];
+    size_t head = (size_t)j->hd * dtype_size(j->a->q.dtype); /* bytes */
+    find_rows(j->a->kv, b, kv_head, first, key, value);
+    for (int64_t r = 0; r < b->n_rows;) {
+        int64_t sees = least(ATTENTION_TILE, b->pos + r + 1 - first);
+        int64_t n_rows = sees < ATTENTION_TILE ? 1 : b->n_rows - r;
+        const void *q[QUERIES];
+        for (int64_t i = 0; i < n_rows * j->group; i++)
+            q[i] = (const unsigned char *)tensor_at(&j->a->q, b->row + r + i / j->group) +
+                   (size_t)(kv_head * j->group + i % j->group) * head;
+        size_t at = (size_t)(r * j->group);
+        struct attention_tile t = {
+            .q = q,
+            .key = key,
+            .value = value,
+            .n_ahead = ATTENTION_AHEAD,
+            .n_q = n_rows * j->group,
+            .n_keys = sees,
+            .head_dim = j->hd,
+            .scale = j->a->scale,
+            .p = p,
+            .max = out->max + at,
+            .sum = out->sum + at,
+            .o = out->o + at * (size_t)j->hd,
+            .act = j->a->q.dtype,
+            .kv = j->a->kv->k.dtype,
+        };
+        if (sees > 0)
+            j->cpu->kernels.attention_tile(&t);
+        r += n_rows;
     }
-    memset(out->o, 0, (size_t)(n_q * j->hd) * sizeof(float));
+}
 
-    int64_t end = least((split + 1) * ATTENTION_SPLIT, b->pos + b->n_rows); /* of keys */
-    for (int64_t first = split * ATTENTION_SPLIT; first < end; first += ATTENTION_TILE) {
-        const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
-        int64_t n_keys = least(ATTENTION_TILE, end - first);
-        for (int64_t i = 0; i < n_keys; i++) {
-            int64_t s = first + i;
-            int64_t at = kv->page_table[b->slot * kv->pages_per_slot + s / page];
-            size_t in_page = (size_t)((s % page * j->n_kv + b->kv_head) * j->hd) * size;
-            key[i] = (const unsigned char *)tensor_at(&kv->k, at) + in_page;
-            value[i] = (const unsigned char *)tensor_at(&kv->v, at) + in_page;
+/* Sums of the block over the keys of one split that each row may see; out[h] is of its kv head h. */
+static void split_sums(const struct job *j, const struct block *b, int64_t split, float *p,
+                       const struct sums *out)
+{
+    int64_t n_q = b->n_rows * j->group;
+    for (int64_t h = 0; h < b->n_kv_heads; h++) {
+        for (int64_t i = 0; i < n_q; i++) {
+            out[h].max[i] = -INFINITY;
+            out[h].sum[i] = 0;
         }
-        /* Rows that see all of the tile go together, the others one by one. */
-        for (int64_t r = 0; r < b->n_rows;) {
-            int64_t sees = least(ATTENTION_TILE, b->pos + r + 1 - first);
-            int64_t n_rows = sees == ATTENTION_TILE ? b->n_rows - r : 1;
-            size_t at = (size_t)(r * j->group);
-            struct attention_tile t = {
-                .q = (const unsigned char *)q + at * (size_t)j->hd * act,
-                .key = key,
-                .value = value,
-                .n_q = n_rows * j->group,
-                .n_keys = sees,
-                .head_dim = j->hd,
-                .scale = j->a->scale,
-                .p = p,
-                .max = out->max + at,
-                .sum = out->sum + at,
-                .o = out->o + at * (size_t)j->hd,
-                .act = j->a->q.dtype,
-                .kv = kv->k.dtype,
-            };
-            if (sees > 0)
-                j->cpu->kernels.attention_tile(&t);
-            r += n_rows;
-        }
+        memset(out[h].o, 0, (size_t)(n_q * j->hd) * sizeof(float));
     }
+    int64_t end = least((split + 1) * ATTENTION_SPLIT, b->pos + b->n_rows); /* of keys */
+    for (int64_t first = split * ATTENTION_SPLIT; first < end; first += ATTENTION_TILE)
+        for (int64_t h = 0; h < b->n_kv_heads; h++)
+            tile_sums(j, b, b->kv_head + h, first, p, &out[h]);
 }
 
 /* Splits that row r of the block reaches into. */
@@ -206,8 +224,7 @@ static void whole_blocks(void *ctx, int32_t thread, int32_t n_threads)
     struct job *j = ctx;
     (void)n_threads;
     int64_t queries = j->rows_per_block * j->group;
-    float *q = (float *)(void *)(j->threads + (size_t)thread * j->thread_bytes);
-    float *p = q + queries * j->hd;
+    float *p = (float *)(void *)(j->threads + (size_t)thread * j->thread_bytes);
     struct sums sums = {.o = p + queries * ATTENTION_TILE};
     sums.max = sums.o + queries * j->hd;
     sums.sum = sums.max + queries;
@@ -216,9 +233,8 @@ static void whole_blocks(void *ctx, int32_t thread, int32_t n_threads)
         if (i >= j->n_blocks)
             return;
         struct block b = block_at(j, j->n_blocks - 1 - i);
-        pack_queries(j, &b, q);
         for (int64_t split = 0; split < splits_of(&b, b.n_rows - 1); split++) {
-            split_sums(j, &b, split, q, p, &sums);
+            split_sums(j, &b, split, p, &sums);
             for (int64_t n = 0; n < b.n_rows * j->group; n++)
                 if (split < splits_of(&b, n / j->group))
                     merge(j, b.row + n / j->group, b.kv_head * j->group + n % j->group, split,
@@ -244,19 +260,19 @@ static void wave_splits(void *ctx, int32_t thread, int32_t n_threads)
     struct job *j = ctx;
     (void)n_threads;
     int64_t n = least(j->wave_splits, j->n_splits - j->wave_first);
-    float *q = (float *)(void *)(j->threads + (size_t)thread * j->thread_bytes);
-    float *p = q + j->rows_per_block * j->group * j->hd;
+    float *p = (float *)(void *)(j->threads + (size_t)thread * j->thread_bytes);
     for (;;) {
         int64_t i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (i >= j->n_blocks * n)
             return;
-        struct block b = block_at(j, i / n);
-        int64_t split = j->wave_first + i % n;
+        struct block b = block_at(j, i % j->n_blocks);
+        int64_t split = j->wave_first + i / j->n_blocks;
         if (split >= splits_of(&b, b.n_rows - 1))
             continue;
-        pack_queries(j, &b, q);
-        struct sums out = wave_sums(j, split, b.row, b.kv_head);
-        split_sums(j, &b, split, q, p, &out);
+        struct sums out[HEADS];
+        for (int64_t h = 0; h < b.n_kv_heads; h++)
+            out[h] = wave_sums(j, split, b.row, b.kv_head + h);
+        split_sums(j, &b, split, p, out);
     }
 }
 
@@ -286,24 +302,26 @@ lathe_status cpu_attention(void *stream, const struct attention_args *a, lathe_e
     if ((size_t)tensor_elements(&a->scratch) < need)
         return fail(err, LATHE_E_ARGUMENT, "scratch of %lld bytes, expected %zu",
                     (long long)tensor_elements(&a->scratch), need);
-    int64_t keys = 0;
+    int64_t keys = 0, cuts = 0, n_threads = pool_threads(j.cpu->pool);
     for (int32_t s = 0; s < a->b->n_seqs; s++) {
         const struct batch_seq *seq = &a->b->seq[s];
         int64_t end = (int64_t)seq->pos + seq->n_rows;
-        j.n_blocks += (seq->n_rows + j.rows_per_block - 1) / j.rows_per_block * j.n_kv;
-        j.n_splits = end > j.n_splits * ATTENTION_SPLIT
-                         ? (end + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT
-                         : j.n_splits;
+        int64_t splits = (end + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT;
+        cuts += (seq->n_rows + j.rows_per_block - 1) / j.rows_per_block;
+        j.n_splits = splits > j.n_splits ? splits : j.n_splits;
         keys += end * seq->n_rows;
     }
-    /* Two blocks a thread even out; with fewer, splits are handed out instead. */
-    bool spread =
-        j.wave_splits > 0 && j.n_splits > 1 && j.n_blocks < 2 * (int64_t)pool_threads(j.cpu->pool);
     int64_t work = keys * a->q.dim[1];
-    if (!spread) {
+    j.heads_per_block = 1;
+    if (j.wave_splits == 0 || j.n_splits == 1) {
+        j.n_blocks = cuts * j.n_kv;
         cpu_run(j.cpu, work, whole_blocks, &j);
         return LATHE_OK;
     }
+    /* All heads of a split together, if that leaves work for all threads: memory is read in order. */
+    if (j.n_kv <= HEADS && cuts * least(j.n_splits, j.wave_splits) >= 4 * n_threads)
+        j.heads_per_block = j.n_kv;
+    j.n_blocks = cuts * (j.n_kv / j.heads_per_block);
     for (; j.wave_first < j.n_splits; j.wave_first += j.wave_splits) {
         j.next = 0;
         cpu_run(j.cpu, work, wave_splits, &j);

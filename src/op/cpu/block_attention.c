@@ -96,8 +96,12 @@ static void tile(const struct job *j, const struct item *it, int64_t first, int6
                least(end, pos + next + window) == to)
             next++;
         int64_t at = r * j->group;
+        const void *q[QUERIES];
+        for (int64_t i = at; i < next * j->group; i++)
+            q[i - at] =
+                (const unsigned char *)it->q + (size_t)(i * j->hd) * dtype_size(j->a->q.dtype);
         struct attention_tile t = {
-            .q = (const unsigned char *)it->q + (size_t)(at * j->hd) * dtype_size(j->a->q.dtype),
+            .q = q,
             .key = key + (from - first),
             .value = value + (from - first),
             .n_q = (next - r) * j->group,

@@ -12,25 +12,83 @@ enum { BLOCK_Q = 2 };
 #endif
 enum { BLOCK_K = 4, BLOCK_D = 4 };
 
+/* The cache line of dim d, n_ahead rows from now, for the first block of queries. */
+INLINE void prefetch_row(const void *const *row, int64_t k, int64_t d, int64_t q0, enum dtype kv)
+{
+    if (q0 == 0)
+        __builtin_prefetch((const unsigned char *)row[k] + (size_t)d * (kv == DT_BF16 ? 2 : 4));
+}
+
+/* acc[i][j] += query i times key j over m <= LANES dims from d */
+INLINE void scores_step(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *t, int64_t q0,
+                        int64_t k0, int n_q, int n_k, int64_t d, int64_t m, enum dtype act,
+                        enum dtype kv)
+{
+    vf key[BLOCK_K];
+    UNROLL for (int j = 0; j < n_k; j++)
+    {
+        key[j] = v_get(t->key[k0 + j], d, m, kv);
+        prefetch_row(t->key + t->n_ahead, k0 + j, d, q0, kv);
+    }
+    UNROLL for (int i = 0; i < n_q; i++)
+    {
+        vf q = v_get(t->q[q0 + i], d, m, act);
+        UNROLL for (int j = 0; j < n_k; j++) acc[i][j] = v_fma(q, key[j], acc[i][j]);
+    }
+}
+
+#if defined(__AVX512BF16__)
+/* Up to 32 BF16 values; the mask's other lanes are 0. */
+INLINE __m512bh pairs_at(const void *p, int64_t i, __mmask32 mask)
+{
+    return (__m512bh)_mm512_maskz_loadu_epi16(mask, (const uint16_t *)p + i);
+}
+
+/* The same with BF16 dot products: pairs of dims, products exact, sums in F32. */
+INLINE void scores_pairs(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *t, int64_t q0,
+                         int64_t k0, int n_q, int n_k, int64_t d, __mmask32 mask)
+{
+    __m512bh key[BLOCK_K];
+    UNROLL for (int j = 0; j < n_k; j++)
+    {
+        key[j] = pairs_at(t->key[k0 + j], d, mask);
+        prefetch_row(t->key + t->n_ahead, k0 + j, d, q0, DT_BF16);
+    }
+    UNROLL for (int i = 0; i < n_q; i++)
+    {
+        __m512bh q = pairs_at(t->q[q0 + i], d, mask);
+        UNROLL for (int j = 0; j < n_k; j++) acc[i][j] =
+            (vf)_mm512_dpbf16_ps((__m512)acc[i][j], q, key[j]);
+    }
+}
+#endif
+
 INLINE void scores_block(const struct attention_tile *t, int64_t q0, int64_t k0, int n_q, int n_k,
                          enum dtype act, enum dtype kv)
 {
     int64_t hd = t->head_dim, d = 0;
-    vf acc[BLOCK_Q][BLOCK_K] = {{{0}}};
-    for (; d < hd; d += LANES) {
-        int64_t m = v_left(hd, d);
-        vf key[BLOCK_K];
-        for (int j = 0; j < n_k; j++)
-            key[j] = v_get(t->key[k0 + j], d, m, kv);
-        for (int i = 0; i < n_q; i++) {
-            vf q = v_get(t->q, (q0 + i) * hd + d, m, act);
-            for (int j = 0; j < n_k; j++)
-                acc[i][j] = v_fma(q, key[j], acc[i][j]);
-        }
+    vf acc[BLOCK_Q][BLOCK_K];
+    UNROLL for (int i = 0; i < BLOCK_Q; i++) UNROLL for (int j = 0; j < BLOCK_K; j++) acc[i][j] =
+        (vf){0};
+#if defined(__AVX512BF16__)
+    if (act == DT_BF16 && kv == DT_BF16) {
+        for (; d + 32 <= hd; d += 32)
+            scores_pairs(acc, t, q0, k0, n_q, n_k, d, ~(__mmask32)0);
+        if (d < hd)
+            scores_pairs(acc, t, q0, k0, n_q, n_k, d, ((__mmask32)1 << (hd - d)) - 1);
+        d = hd;
     }
-    for (int i = 0; i < n_q; i++)
-        for (int j = 0; j < n_k; j++)
-            t->p[(q0 + i) * ATTENTION_TILE + k0 + j] = v_sum(acc[i][j]) * t->scale;
+#endif
+    for (; d + LANES <= hd; d += LANES)
+        scores_step(acc, t, q0, k0, n_q, n_k, d, LANES, act, kv);
+    if (d < hd)
+        scores_step(acc, t, q0, k0, n_q, n_k, d, hd - d, act, kv);
+    UNROLL for (int i = 0; i < n_q; i++)
+    {
+        float *p = t->p + (q0 + i) * ATTENTION_TILE + k0;
+        v4 sum = v_sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]) * t->scale;
+        memcpy(p, &sum, (size_t)n_k * sizeof *p);
+    }
 }
 
 INLINE void scores_rows(const struct attention_tile *t, int64_t q0, int n_q, enum dtype act,
@@ -91,23 +149,23 @@ INLINE void values_block(const struct attention_tile *t, const float *factor, in
 {
     int64_t hd = t->head_dim;
     vf acc[BLOCK_Q][BLOCK_D];
-    for (int i = 0; i < n_q; i++)
-        for (int j = 0; j < n_d; j++)
-            acc[i][j] =
-                v_get(t->o, (q0 + i) * hd + d0 + j * LANES, m, DT_F32) * v_set(factor[q0 + i]);
+    UNROLL for (int i = 0; i < n_q; i++) UNROLL for (int j = 0; j < n_d; j++) acc[i][j] =
+        v_get(t->o, (q0 + i) * hd + d0 + j * LANES, m, DT_F32) * v_set(factor[q0 + i]);
     for (int64_t k = 0; k < t->n_keys; k++) {
         vf value[BLOCK_D];
-        for (int j = 0; j < n_d; j++)
+        UNROLL for (int j = 0; j < n_d; j++)
+        {
             value[j] = v_get(t->value[k], d0 + j * LANES, m, kv);
-        for (int i = 0; i < n_q; i++) {
+            prefetch_row(t->value + t->n_ahead, k, d0 + j * LANES, q0, kv);
+        }
+        UNROLL for (int i = 0; i < n_q; i++)
+        {
             vf p = v_set(t->p[(q0 + i) * ATTENTION_TILE + k]);
-            for (int j = 0; j < n_d; j++)
-                acc[i][j] = v_fma(p, value[j], acc[i][j]);
+            UNROLL for (int j = 0; j < n_d; j++) acc[i][j] = v_fma(p, value[j], acc[i][j]);
         }
     }
-    for (int i = 0; i < n_q; i++)
-        for (int j = 0; j < n_d; j++)
-            v_put(t->o, (q0 + i) * hd + d0 + j * LANES, m, DT_F32, acc[i][j]);
+    UNROLL for (int i = 0; i < n_q; i++) UNROLL for (int j = 0; j < n_d; j++)
+        v_put(t->o, (q0 + i) * hd + d0 + j * LANES, m, DT_F32, acc[i][j]);
 }
 
 INLINE void values_rows(const struct attention_tile *t, const float *factor, int64_t q0, int n_q,

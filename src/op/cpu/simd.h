@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "op/cpu/unroll.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 
@@ -27,8 +28,7 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
-
-#define INLINE static inline __attribute__((always_inline))
+typedef float v4 __attribute__((vector_size(16)));
 
 INLINE vf v_set(float x)
 {
@@ -60,15 +60,39 @@ INLINE vf v_max(vf a, vf b)
     return v_pick(a > b, a, b);
 }
 
-/* One order of summation for all callers: pairs of neighbours, then pairs of those ... */
+/* The sums of four vectors' lanes, side by side; each in the same order, whatever the other three are. */
+INLINE v4 v_sum4(vf a, vf b, vf c, vf d)
+{
+#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(                                                                                       \
+    __AVX512F__) /* within each quarter, lanes 0 + 2 and 1 + 3 of two vectors, then of four */
+    vf ab =
+        (vf)_mm512_unpacklo_ps((__m512)a, (__m512)b) + (vf)_mm512_unpackhi_ps((__m512)a, (__m512)b);
+    vf cd =
+        (vf)_mm512_unpacklo_ps((__m512)c, (__m512)d) + (vf)_mm512_unpackhi_ps((__m512)c, (__m512)d);
+    vf all = (vf)_mm512_shuffle_ps((__m512)ab, (__m512)cd, 0x44) +
+             (vf)_mm512_shuffle_ps((__m512)ab, (__m512)cd, 0xEE);
+    __m256 half = _mm512_castps512_ps256((__m512)all) + _mm512_extractf32x8_ps((__m512)all, 1);
+#else
+    vf ab =
+        (vf)_mm256_unpacklo_ps((__m256)a, (__m256)b) + (vf)_mm256_unpackhi_ps((__m256)a, (__m256)b);
+    vf cd =
+        (vf)_mm256_unpacklo_ps((__m256)c, (__m256)d) + (vf)_mm256_unpackhi_ps((__m256)c, (__m256)d);
+    vf half = (vf)_mm256_shuffle_ps((__m256)ab, (__m256)cd, 0x44) +
+              (vf)_mm256_shuffle_ps((__m256)ab, (__m256)cd, 0xEE);
+#endif
+    return (v4)_mm256_castps256_ps128((__m256)half) + (v4)_mm256_extractf128_ps((__m256)half, 1);
+#elif defined(__aarch64__)
+    return (v4)vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d));
+#else
+    return (v4){(a[0] + a[2]) + (a[1] + a[3]), (b[0] + b[2]) + (b[1] + b[3]),
+                (c[0] + c[2]) + (c[1] + c[3]), (d[0] + d[2]) + (d[1] + d[3])};
+#endif
+}
+
 INLINE float v_sum(vf a)
 {
-    float x[LANES];
-    memcpy(x, &a, sizeof x);
-    for (int n = LANES / 2; n >= 1; n /= 2)
-        for (int i = 0; i < n; i++)
-            x[i] += x[i + n];
-    return x[0];
+    return v_sum4(a, a, a, a)[0];
 }
 
 INLINE vf v_load(const float *p)
