@@ -106,6 +106,7 @@ lathe_status spec_open(struct lathe_engine *e, lathe_error *err)
         s->draft_k = s->info.max_draft;
     }
     s->acceptance = o->rejection ? ACCEPT_REJECTION : ACCEPT_STRICT;
+    s->adaptive = !o->fixed_k && !o->rejection;
     s->request = calloc((size_t)o->n_slots, sizeof *s->request);
     if (!s->request)
         return fail_memory(err, (size_t)o->n_slots * sizeof *s->request);
@@ -146,6 +147,59 @@ static int32_t room(const struct lathe_engine *e, const struct slot *s)
     return k > tokens ? tokens : k;
 }
 
+/* Sets what a request asks for; false if drafts do not pay now. */
+static bool set_most(struct lathe_engine *e, lathe_request *r, struct draft_request *d,
+                     int32_t most, int32_t n_others)
+{
+    struct spec *sp = &e->spec;
+    d->most = most;
+    if (!sp->adaptive)
+        return true;
+    struct adapt_load load = {n_others, n_others};
+    bool any = false;
+    int32_t k[DRAFT_SOURCES], longest = 0;
+    for (int s = 0; s < DRAFT_SOURCES; s++) {
+        int32_t limit = sp->info.max_from[s] < most ? sp->info.max_from[s] : most;
+        int32_t usual = sp->info.usual_from[s] < limit ? sp->info.usual_from[s] : limit;
+        k[s] = limit > 0
+                   ? adapt_choose(&r->adapt, &sp->costs, (enum draft_source)s, usual, limit, load)
+                   : 0;
+        d->most_from[s] = k[s] > 0 ? k[s] : -1;
+        any |= k[s] > 0;
+        longest = k[s] > longest ? k[s] : longest;
+    }
+    d->most = longest > 0 ? longest : 1;
+    return any;
+}
+
+static int32_t n_decoding(const struct lathe_engine *e)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->options.n_slots; i++)
+        n += e->slots[i].phase == SLOT_DECODE;
+    return n;
+}
+
+void spec_note_costs(struct lathe_engine *e, int32_t n_drafted, double draft_ms, double verify_ms,
+                     double commit_ms)
+{
+    struct spec *s = &e->spec;
+    if (!s->ops)
+        return;
+    if (n_drafted == 1 && s->request[0].n > 0)
+        adapt_note_draft(&s->costs, s->request[0].source, s->request[0].n, draft_ms);
+    adapt_note_verify(&s->costs, e->step.batch.n_rows, verify_ms);
+    if (e->step.batch.phase == PHASE_VERIFY)
+        adapt_note_commit(&s->costs, commit_ms);
+}
+
+void spec_note_round(struct lathe_engine *e, lathe_request *r, const struct draft_request *d,
+                     int32_t n_accepted)
+{
+    adapt_note_round(&r->adapt, d->source, d->n, n_accepted);
+    adapt_note_round(&e->spec.all, d->source, d->n, n_accepted);
+}
+
 int32_t spec_propose(struct lathe_engine *e)
 {
     struct spec *sp = &e->spec;
@@ -160,15 +214,16 @@ int32_t spec_propose(struct lathe_engine *e)
         if (most < 1)
             continue;
         s->token[s->n_committed] = s->next;
-        sp->request[n++] = (struct draft_request){
+        sp->request[n] = (struct draft_request){
             .slot = i,
             .pos = s->n_committed,
             .anchor = s->next,
-            .most = most,
             .sampler = s->request->sampler,
             .history = s->token,
             .law = sp->law ? sp->law + (size_t)i * (size_t)sp->draft_k : NULL,
         };
+        if (set_most(e, s->request, &sp->request[n], most, n_decoding(e) - 1))
+            n++;
     }
     lathe_error err;
     if (n && sp->ops->propose(sp->drafter, sp->request, n, &err)) {

@@ -8,6 +8,7 @@
 #include "engine/request.h"
 #include "engine/step.h"
 #include "sample/sample.h"
+#include "spec/adapt.h"
 #include "spec/verify.h"
 #include "text/text.h"
 
@@ -33,6 +34,9 @@ struct spec {
     struct drafter_info info;
     int32_t draft_k; /* most drafts a round */
     enum acceptance acceptance;
+    bool adaptive;                 /* the number of drafts follows costs and acceptance */
+    struct adapt_costs costs;      /* of this engine's rounds */
+    struct adapt all;              /* what all requests so far accepted */
     struct draft_request *request; /* [n_slots] */
     struct draft_law *law;         /* [n_slots, draft_k] with rejection sampling, else NULL */
 };
@@ -81,6 +85,12 @@ void slot_wipe(struct lathe_engine *e, struct slot *s);
 /* drafting.c */
 lathe_status spec_open(struct lathe_engine *e, lathe_error *err);
 void spec_close(struct lathe_engine *e);
+/* Notes what a round took, for the choice of later ones. n_drafted as spec_propose returned it. */
+void spec_note_costs(struct lathe_engine *e, int32_t n_drafted, double draft_ms, double verify_ms,
+                     double commit_ms);
+/* Notes how many drafts of a request's round were accepted. */
+void spec_note_round(struct lathe_engine *e, lathe_request *r, const struct draft_request *d,
+                     int32_t n_accepted);
 /* Fills e->spec.request with proposals for the slots that decode; returns how many slots have some. */
 int32_t spec_propose(struct lathe_engine *e);
 /* Tells the drafter of rows [first_row, first_row + n) of the last step. */

@@ -8,6 +8,7 @@
 #include "engine/events.h"
 #include "engine/output.h"
 #include "sample/sample.h"
+#include "spec/adapt.h"
 
 struct lathe_request {
     lathe_engine *engine;
@@ -32,6 +33,7 @@ struct lathe_request {
     /* The scheduler's. */
     struct sampler *sampler;
     struct output output;
+    struct adapt adapt; /* what drafts of this request were worth */
     lathe_usage usage;
     double submitted_ms, started_ms, first_ms; /* monotonic clock */
 

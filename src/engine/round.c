@@ -233,6 +233,8 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
         }
     }
     verify_count(&s->request->usage.spec, n_draft, kept - 1);
+    if (n_draft > 0 && !s->ended)
+        spec_note_round(e, s->request, d, kept - 1);
     return kept;
 }
 
@@ -305,6 +307,7 @@ bool decode_round(struct lathe_engine *e)
         return true;
     }
     double committed = clock_ms();
+    spec_note_costs(e, n_drafted, drafted - began, verified - drafted, committed - verified);
     for (int32_t i = 0; i < n_seqs; i++) {
         struct slot *s = &e->slots[step->kept[i].slot];
         lathe_spec_stats *stats = &s->request->usage.spec;

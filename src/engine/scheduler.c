@@ -47,6 +47,7 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     r->started_ms = clock_ms();
     r->usage.queue_ms = r->started_ms - r->submitted_ms;
     r->usage.prompt_tokens = r->n_prompt;
+    adapt_init(&r->adapt, &e->spec.all);
     r->usage.cached_tokens = best_n;
     lathe_event ev = {.type = LATHE_EVENT_ACCEPTED, .usage = r->usage};
     events_push(&r->events, &ev);

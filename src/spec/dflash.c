@@ -207,6 +207,8 @@ static void dflash_info(const struct drafter *d, struct drafter_info *out)
     *out = (struct drafter_info){
         .max_draft = d->max_draft,
         .usual_draft = d->max_draft < USUAL ? d->max_draft : USUAL,
+        .max_from[DRAFT_MODEL] = d->max_draft,
+        .usual_from[DRAFT_MODEL] = d->max_draft < USUAL ? d->max_draft : USUAL,
         .n_taps = d->config.n_taps,
         .tap = d->config.tap,
         .bytes = d->weights.bytes + d->context.bytes + d->workspace_bytes,

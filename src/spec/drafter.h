@@ -26,14 +26,19 @@ struct drafter_options {
         *dir; /* the drafter's own checkpoint; NULL: it is part of the target's, or has none */
 };
 
+/* Where a proposal comes from: statistics and limits are kept apart, because they differ so much. */
+enum draft_source { DRAFT_MODEL, DRAFT_LOOKUP, DRAFT_SOURCES };
+
 /* What a drafter wants to be told, and can give. Valid as long as the drafter. */
 struct drafter_info {
-    int32_t max_draft;   /* tokens it can propose at once, <= SPEC_MAX_DRAFT */
-    int32_t usual_draft; /* drafts a round where nothing else is asked for */
-    int32_t n_taps;      /* layers whose hidden states it reads; 0: none */
-    const int32_t *tap;  /* [n_taps], ascending */
-    size_t bytes;        /* of memory that it took, weights included */
-    bool has_law;        /* fills draft_request.law */
+    int32_t max_draft;               /* tokens it can propose at once, <= SPEC_MAX_DRAFT */
+    int32_t usual_draft;             /* drafts a round where nothing else is asked for */
+    int32_t max_from[DRAFT_SOURCES]; /* the same of each of its sources, 0: it has no such source */
+    int32_t usual_from[DRAFT_SOURCES];
+    int32_t n_taps;     /* layers whose hidden states it reads; 0: none */
+    const int32_t *tap; /* [n_taps], ascending */
+    size_t bytes;       /* of memory that it took, weights included */
+    bool has_law;       /* fills draft_request.law */
 };
 
 /* Rows that became part of a slot's sequence, in order and without gaps: a chunk of the prompt, or the
@@ -52,15 +57,12 @@ struct draft_law {
     struct candidate *q; /* [n]: id and weight, the weights being probabilities */
 };
 
-/* Where a proposal comes from: statistics and limits are kept apart, because they differ so much. */
-enum draft_source { DRAFT_MODEL, DRAFT_LOOKUP, DRAFT_SOURCES };
-
 struct draft_request {
     int32_t slot;
     int32_t pos; /* F: position of the anchor */
     int32_t anchor;
     int32_t most; /* drafts wanted, 1 .. max_draft */
-    /* For a combination: the most from each of its parts; 0: as many as it usually gives. */
+    /* For a combination: the most from each of its parts; 0: as many as it usually gives, -1: none. */
     int32_t most_from[DRAFT_SOURCES];
     /* History and settings of the request. Drafts are chosen by sampler_pick on the drafter's logits, with
      * the drafts before as draft[0 .. i): so they share filters, penalties and noise with the target's own
@@ -106,5 +108,6 @@ extern const struct drafter_ops drafter_mtp;
 extern const struct drafter_ops drafter_ngram;
 extern const struct drafter_ops
     drafter_dflash2; /* DFlash v1 and DSpark checkpoints too, by their config */
+extern const struct drafter_ops drafter_mtp_ngram, drafter_dflash2_ngram; /* combine.c */
 
 #endif

@@ -208,6 +208,8 @@ static void mtp_info(const struct drafter *d, struct drafter_info *out)
     *out = (struct drafter_info){
         .max_draft = MAX_DRAFT,
         .usual_draft = USUAL_DRAFT,
+        .max_from[DRAFT_MODEL] = MAX_DRAFT,
+        .usual_from[DRAFT_MODEL] = USUAL_DRAFT,
         .bytes = sizeof *d + rows + kv_cache_bytes(&d->kv.shape) + d->workspace_bytes +
                  tensor_bytes(&d->kept) + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
                  tensor_bytes(&d->logits),

@@ -84,6 +84,8 @@ static void ngram_info(const struct drafter *d, struct drafter_info *out)
     *out = (struct drafter_info){
         .max_draft = SPEC_MAX_DRAFT,
         .usual_draft = SPEC_MAX_DRAFT,
+        .max_from[DRAFT_LOOKUP] = SPEC_MAX_DRAFT,
+        .usual_from[DRAFT_LOOKUP] = SPEC_MAX_DRAFT,
         .bytes = d->bytes,
         .has_law = true,
     };

@@ -727,6 +727,6 @@ TEST(config_corners)
     /* A drafter of another model names both numbers. */
     o.spec = "dflash2";
     o.draft_dir = test_path("models/nano-dflash2");
-    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_FORMAT, "320");
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_ARGUMENT, "320");
     CHECK(strstr(err.message, "64") != NULL);
 }
