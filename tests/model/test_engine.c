@@ -567,10 +567,8 @@ TEST(nan_ends_one_request)
         ask(e, &o, &a);
         CHECK_STR(buf_str(&a.text), want);
         answer_release(&a);
-        for (int32_t s = 0; s < 2; s++) { /* forget what is poisoned still */
-            state_reset(&e->state, s);
-            e->slots[s].n_committed = 0;
-        }
+        for (int32_t i = 0; i < 2; i++) /* forget what is poisoned still */
+            slot_wipe(e, &e->slots[i]);
     }
     free(want);
     lathe_engine_close(e);
