@@ -2,7 +2,9 @@
 
 #include "spec/drafter.h"
 
-static const struct drafter_ops *const drafters[] = {&drafter_dflash2, &drafter_ngram};
+static const struct drafter_ops *const drafters[] = {
+    &drafter_mtp, &drafter_dflash2, &drafter_ngram, &drafter_mtp_ngram, &drafter_dflash2_ngram,
+};
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
 const struct drafter_ops *drafter_named(const char *name)
@@ -15,5 +17,5 @@ const struct drafter_ops *drafter_named(const char *name)
 
 const char *drafter_names(void)
 {
-    return "dflash2, ngram";
+    return "mtp, dflash2, ngram, mtp+ngram, dflash2+ngram";
 }
