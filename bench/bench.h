@@ -9,6 +9,9 @@
 #include "base/thread.h"
 
 double bench_now(void); /* seconds */
+/* From now on processor time is counted, which other processes take less from. For one thread only: the
+ * sum over threads is not the time that passes. */
+void bench_use_cpu_time(void);
 
 /* What all threads of a pool reach together. */
 struct bench_peak {

@@ -1,9 +1,9 @@
 /* bench/spec: what a round of speculation consists of, each part beside what the machine can do at best.
  *
- *   spec [--model nano|27b] [--context N] [--threads N] [--seconds S] [--tmp DIR]
+ *   spec [--model nano|27b] [--context N] [--threads N] [--seconds S] [--tmp DIR] [--cpu-time]
  *
  * nano is models/nano and models/nano-dflash2 as they are. The 27B is random code words in memory, 4 layers of
- * its 64: what they take counts 16 times. docs/performance.md explains the columns. */
+ * its 64: what they take counts 16 times. --cpu-time is for one thread on a busy machine. docs/performance.md explains the columns. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ enum {
 };
 
 struct options {
-    bool is_27b;
+    bool is_27b, cpu_time;
     int32_t context, n_threads;
     double seconds;
     const char *tmp;
@@ -569,15 +569,20 @@ static void table(struct spec *s)
 static _Noreturn void usage(void)
 {
     fprintf(stderr, "usage: spec [--model nano|27b] [--context N] [--threads N] [--seconds S]\n"
-                    "            [--tmp DIR]\n");
+                    "            [--tmp DIR] [--cpu-time]\n");
     exit(2);
 }
 
 static struct options parse(int argc, char **argv)
 {
     struct options o = {.is_27b = true, .context = 1024, .seconds = 1, .tmp = "/dev/shm"};
-    for (int i = 1; i < argc; i += 2) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--cpu-time") == 0) {
+            o.cpu_time = true;
+            o.n_threads = 1;
+            continue;
+        }
+        const char *name = argv[i], *value = i + 1 < argc ? argv[++i] : NULL;
         if (!value)
             usage();
         if (strcmp(name, "--model") == 0 && strcmp(value, "nano") == 0)
@@ -595,7 +600,7 @@ static struct options parse(int argc, char **argv)
         else
             usage();
     }
-    if (o.context < 64 || o.context > 32768)
+    if (o.context < 64 || o.context > 32768 || (o.cpu_time && o.n_threads != 1))
         usage();
     return o;
 }
@@ -605,9 +610,12 @@ int main(int argc, char **argv)
     struct options o = parse(argc, argv);
     static struct spec s;
     s.o = &o;
+    if (o.cpu_time)
+        bench_use_cpu_time();
     open_all(&s);
-    printf("%s, %d positions before the rows, %d threads, %s, bf16 activations\n",
-           o.is_27b ? "27B" : "nano", o.context, pool_threads(s.pool), backend_cpu.isa(s.stream));
+    printf("%s, %d positions before the rows, %d threads, %s, bf16 activations%s\n",
+           o.is_27b ? "27B" : "nano", o.context, pool_threads(s.pool), backend_cpu.isa(s.stream),
+           o.cpu_time ? ", processor time" : "");
     if (o.is_27b)
         printf(
             "verify: %d layers (3 GDN, 1 attention) times %.0f, and the head; commit: 3 GDN layers "
