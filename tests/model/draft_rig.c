@@ -1,5 +1,6 @@
 #include "draft_rig.h"
 
+#include "make_model.h"
 #include "test.h"
 
 void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o)
@@ -35,6 +36,24 @@ void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o)
     CHECK_OK(drafter_dflash2.open(&r->d, &d, &err), &err);
     r->rig.step.o.tap = r->d->config.tap; /* the same layers, as long as the drafter */
     r->sampling = (lathe_sampling){.top_p = 1, .repetition_penalty = 1, .seed = 1};
+}
+
+void draft_rig_make(struct draft_rig *r, const struct drafter_spec *s, const struct out_file *f,
+                    const struct draft_rig_options *o)
+{
+    static int n;
+    char name[32], target[1100], dir[1100];
+    struct model_spec m;
+    struct draft_rig_options all = *o;
+    snprintf(target, sizeof target, "%s", test_tmp("target"));
+    snprintf(name, sizeof name, "drafter-%d", n++);
+    snprintf(dir, sizeof dir, "%s", test_tmp(name));
+    model_spec_init(&m);
+    make_model(target, &m);
+    drafter_files(dir, s, f);
+    all.rig.dir = target;
+    all.dir = dir;
+    draft_rig_open(r, &all);
 }
 
 void draft_rig_close(struct draft_rig *r)

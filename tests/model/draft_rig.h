@@ -2,6 +2,7 @@
 #ifndef LATHE_TESTS_MODEL_DRAFT_RIG_H
 #define LATHE_TESTS_MODEL_DRAFT_RIG_H
 
+#include "make_drafter.h"
 #include "rig.h"
 #include "spec/dflash.h"
 
@@ -22,6 +23,10 @@ struct draft_rig_options {
     int32_t max_rows;       /* that committed() works on at once; 0: 512 */
 };
 
+/* The small target of make_model.h and a generated drafter for it, both written to fresh folders. `o`
+ * gives the rest. */
+void draft_rig_make(struct draft_rig *r, const struct drafter_spec *s, const struct out_file *f,
+                    const struct draft_rig_options *o);
 void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o);
 void draft_rig_close(struct draft_rig *r);
 /* A new sampler for the next proposals: greedy unless r->sampling was changed. */

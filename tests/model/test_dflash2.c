@@ -179,6 +179,52 @@ TEST(mixed_ref)
     check_mixed(&backend_ref, NULL);
 }
 
+/* Through the target: a prompt in any pieces, decoded, or verified and committed leaves the same context,
+ * with the default dtypes. */
+TEST(the_context_does_not_know_how_the_prompt_was_cut)
+{
+    static const struct {
+        enum phase phase;
+        int32_t piece;
+    } cuts[] = {{PHASE_PREFILL, 150}, {PHASE_PREFILL, 37}, {PHASE_DECODE, 1}, {PHASE_VERIFY, 8}};
+    char target[1024], dir[1024];
+    lathe_error err;
+    struct golden g;
+    struct draft_rig r;
+    int64_t n_seq;
+    int32_t drafts[4][SPEC_MAX_DRAFT];
+    struct buf saved[4];
+    snprintf(target, sizeof target, "%s", test_path("models/nano"));
+    snprintf(dir, sizeof dir, "%s", test_path("models/nano-dflash2"));
+    struct draft_rig_options o = {
+        .rig = {.dir = target, .act = DT_BF16, .kv = DT_BF16}, .dir = dir, .n_ids = 8187};
+    golden_open(&g, test_path("tests/golden/mixed_spec"));
+    draft_rig_open(&r, &o);
+    int32_t *seq = vector(&g, "passage", "seq", &n_seq), n = 150;
+    for (int i = 0; i < 4; i++) {
+        rig_reset(&r.rig, 0);
+        drafter_dflash2.rewind(r.d, 0, 0);
+        for (int32_t at = 0; at < n; at += cuts[i].piece) {
+            int32_t k = n - at < cuts[i].piece ? n - at : cuts[i].piece;
+            draft_rig_run(&r, cuts[i].phase, 0, at, seq + at, k);
+            struct batch_seq commit = {0, 0, k, at};
+            if (cuts[i].phase == PHASE_VERIFY)
+                CHECK_OK(step_commit(&r.rig.step, &commit, 1, &err), &err);
+        }
+        CHECK_INT(draft_rig_propose(&r, 0, seq[n], STEPS, drafts[i]), STEPS);
+        saved[i] = draft_rig_save(&r, 0);
+        CHECK_INT(saved[i].len, saved[0].len);
+        if (memcmp(saved[i].data, saved[0].data, saved[0].len) != 0)
+            FAIL("pieces of %d leave another context than one of %d", cuts[i].piece, cuts[0].piece);
+        CHECK(memcmp(drafts[i], drafts[0], STEPS * sizeof drafts[0][0]) == 0);
+    }
+    for (int i = 0; i < 4; i++)
+        buf_release(&saved[i]);
+    free(seq);
+    draft_rig_close(&r);
+    golden_close(&g);
+}
+
 TEST(bf16_checkpoint_f32)
 {
     char dir[1024], stem[1024], target[1024];
