@@ -19,7 +19,7 @@ enum {
     LINEAR_UNIT = 64,     /* bytes of packed activations: what a kernel loads at once */
 };
 
-/* acc[r][t][:] += W[row + r, k0 .. k1) * x[t, k0 .. k1) */
+/* acc[r][t][:] += W[row + r, k0 .. k1) * x[t, k0 .. k1); where k0 is 0, acc[r][t][:] = */
 struct linear_tile {
     const struct weight *w;
     int64_t row;    /* of w: the first */
@@ -28,7 +28,9 @@ struct linear_tile {
     int64_t k0, k1; /* columns: whole groups, or to the end of the row */
     const void *x;  /* packed, from column k0: [unit][n_x][LINEAR_UNIT], whole groups */
     float *acc;     /* [n_rows][n_x][LINEAR_LANES]; like x aligned to 64 bytes */
-    int64_t ahead;  /* columns from here to those needed next, to be prefetched; 0 for none */
+    /* Addresses of the codes and scales that follow, to be prefetched: the same rows' next columns, or
+     * the rows after these. 0 for none. They may lie behind the matrix. */
+    uintptr_t next_code, next_scale;
 };
 
 struct linear_kernel {
@@ -41,8 +43,10 @@ struct linear_kernel {
     /* n activations of dtype act, padded with zeros to whole groups, in units `step` bytes apart. */
     void (*pack)(void *dst, size_t step, const void *src, enum dtype act, int64_t n);
     void (*tile)(const struct linear_tile *t);
-    /* out[i] = the sum of the lanes at acc + i * stride: lanes i and i + 8, then + 4, + 2, + 1. */
-    void (*reduce)(float *out, const float *acc, int64_t stride, int32_t n);
+    /* y[i] = (add ? y[i] : 0) + scale[i] * the sum of the lanes at acc + i * stride, rounded once to
+     * BF16 or F32. Lanes are added by halves: i and i + 8, then + 4, + 2, + 1. n <= LINEAR_MAX_ROWS. */
+    void (*store)(void *y, enum dtype dtype, bool add, const float *scale, const float *acc,
+                  int64_t stride, int32_t n);
 };
 
 struct linear_kernels {

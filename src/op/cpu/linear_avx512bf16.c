@@ -15,12 +15,13 @@ void span_tail(struct span *s, struct tail *t, int64_t x_bytes, int64_t group_by
                    (size_t)scale_bytes);
     }
     s->x += s->n_groups * x_bytes;
+    s->begin &= s->n_groups == 0;
     s->code = t->code[0];
     s->code_stride = sizeof t->code[0];
     s->scale = t->scale[0];
     s->scale_stride = sizeof t->scale[0];
     s->n_groups = 1;
-    s->code_ahead = s->scale_ahead = 0;
+    s->next_code = s->next_scale = 0;
 }
 
 /* Two registers' lanes i and i + 8, ... in one: of a in the low half, of b in the high half. */
@@ -56,16 +57,55 @@ static __m512 reduce16(const float *acc, int64_t stride)
     return _mm512_permutexvar_ps(order, s);
 }
 
-static void reduce(float *out, const float *acc, int64_t stride, int32_t n)
+/* One sum, in the same order. */
+static float reduce1(const float *acc)
 {
-    for (; n >= 16; n -= 16, out += 16, acc += 16 * stride)
-        _mm512_storeu_ps(out, reduce16(acc, stride));
-    for (; n > 0; n--, out++, acc += stride) {
-        __m512 a = _mm512_load_ps(acc);
-        __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
-        __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-        q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-        *out = _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+    __m512 a = _mm512_load_ps(acc);
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+/* Nearest, ties to even; NaN stays a NaN: bf16_from_f32 for sixteen. */
+static __m256i to_bf16(__m512 x)
+{
+    __m512i u = _mm512_castps_si512(x), high = _mm512_srli_epi32(u, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd);
+    r = _mm512_srli_epi32(r, 16);
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, high, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(r);
+}
+
+static void store(void *y, enum dtype dtype, bool add, const float *scale, const float *acc,
+                  int64_t stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 16, acc += 16 * stride) {
+        __mmask16 m = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xFFFF;
+        __m512 v;
+        if (n - i < 16) {
+            float sum[16] = {0};
+            for (int32_t j = 0; j < n - i; j++)
+                sum[j] = reduce1(acc + j * stride);
+            v = _mm512_loadu_ps(sum);
+        } else {
+            v = reduce16(acc, stride);
+        }
+        v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, scale + i));
+        if (dtype == DT_F32) {
+            float *f = (float *)y + i;
+            if (add)
+                v = _mm512_add_ps(_mm512_maskz_loadu_ps(m, f), v);
+            _mm512_mask_storeu_ps(f, m, v);
+        } else {
+            uint16_t *h = (uint16_t *)y + i;
+            __m512i old = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, h));
+            if (add)
+                v = _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(old, 16)), v);
+            _mm256_mask_storeu_epi16(h, m, to_bf16(v));
+        }
     }
 }
 
@@ -79,7 +119,7 @@ void linear_avx512bf16(struct linear_kernels *k)
         .packed = DT_BF16,
         .pack = bf16_pack_bf16,
         .tile = bf16_tile_bf16,
-        .reduce = reduce,
+        .store = store,
     };
     struct linear_kernel fp8 = bf16, fp8_block, nvfp4;
     fp8.group = 256;

@@ -15,22 +15,41 @@ void bf16_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, int
     }
 }
 
-INLINE void rows(const struct span *t, int32_t i, const int nr, const int nx)
+INLINE void load_w(__m512i *w, const uint8_t *code, int64_t stride, uintptr_t next, const int nr)
 {
-    const uint8_t *code = t->code + i * t->code_stride;
-    const unsigned char *x = t->x, *end = x + t->n_groups * nx * LINEAR_UNIT;
-    const int64_t stride = t->code_stride, ahead = t->code_ahead;
-    float *acc = t->acc + i * nx * LINEAR_LANES;
+    UNROLL
+    for (int r = 0; r < nr; r++) {
+        w[r] = load_512(code + r * stride);
+        prefetch(next, r * stride);
+    }
+}
+
+INLINE void rows(const struct span *t, int32_t i, int32_t end, const int nr, const int nx)
+{
+    const int64_t stride = t->code_stride;
+    _Alignas(64) float nowhere[SUMS];
+    float *acc = nowhere;
     struct sums s;
-    sums_load(&s, acc, nr, nx);
-    for (; x != end; x += nx * LINEAR_UNIT, code += GROUP * 2) {
-        __m512i w[4];
-        UNROLL
-        for (int r = 0; r < nr; r++) {
-            w[r] = load_512(code + r * stride);
-            prefetch(code + r * stride, ahead);
+    __m512i w[4];
+    sums_zero(&s, nr, nx);
+    for (; i < end; i += nr) {
+        const uint8_t *code = t->code + i * stride;
+        uintptr_t next = span_ahead(t->code, t->next_code, stride, i, t->n_rows);
+        const unsigned char *x = t->x, *x_end = x + t->n_groups * nx * LINEAR_UNIT;
+        float *row_acc = t->acc + i * nx * LINEAR_LANES;
+        const float *from = t->begin ? zeros : row_acc;
+        load_w(w, code, stride, next, nr);
+        sums_turn(acc, &s, from, w, x, nr, nx);
+        acc = row_acc;
+        for (;;) {
+            x += nx * LINEAR_UNIT;
+            code += LINEAR_UNIT;
+            next += LINEAR_UNIT;
+            if (x == x_end)
+                break;
+            load_w(w, code, stride, next, nr);
+            sums_dot(&s, w, x, 0, nr, nx);
         }
-        sums_dot(&s, w, x, 0, nr, nx);
     }
     sums_store(acc, &s, nr, nx);
 }
@@ -46,13 +65,15 @@ void bf16_tile_bf16(const struct linear_tile *t)
     struct span s = {
         .code = (const uint8_t *)t->w->codes.data + 2 * (t->row * t->w->codes.stride + t->k0),
         .code_stride = 2 * t->w->codes.stride,
-        .code_ahead = 2 * t->ahead,
+        .next_code = t->next_code,
+        .begin = t->k0 == 0,
         .n_groups = n / GROUP,
         .n_rows = t->n_rows,
         .x = t->x,
         .acc = t->acc,
     };
-    run(&s, t->n_x);
+    if (s.n_groups)
+        run(&s, t->n_x);
     if (rest) {
         struct tail tail;
         span_tail(&s, &tail, t->n_x * LINEAR_UNIT, 2 * GROUP, 2 * rest, 0);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "op/cpu/linear.h"
+#include "tensor/number.h"
 
 enum {
     F32_COLS = 512,
@@ -76,6 +77,8 @@ static void decoded_tile(const struct linear_tile *t)
             memset(w[i] + n, 0, (size_t)(padded - n) * sizeof(float));
         }
         float *acc = t->acc + r * stride;
+        if (t->k0 == 0)
+            memset(acc, 0, (size_t)(nr * stride) * sizeof *acc);
         const float *x = t->x;
         int32_t i = 0;
         if (nr == ROWS)
@@ -89,15 +92,21 @@ static void decoded_tile(const struct linear_tile *t)
     }
 }
 
-static void decoded_reduce(float *out, const float *acc, int64_t stride, int32_t n)
+static void decoded_store(void *y, enum dtype dtype, bool add, const float *scale, const float *acc,
+                          int64_t stride, int32_t n)
 {
+    float *f = y, s[8];
+    uint16_t *h = y;
     for (int32_t i = 0; i < n; i++, acc += stride) {
-        float s[8];
         for (int l = 0; l < 8; l++)
             s[l] = acc[l] + acc[l + 8];
         for (int l = 0; l < 4; l++)
             s[l] += s[l + 4];
-        out[i] = (s[0] + s[2]) + (s[1] + s[3]);
+        float sum = ((s[0] + s[2]) + (s[1] + s[3])) * scale[i];
+        if (dtype == DT_F32)
+            f[i] = add ? f[i] + sum : sum;
+        else
+            h[i] = bf16_from_f32(add ? bf16_to_f32(h[i]) + sum : sum);
     }
 }
 
@@ -111,7 +120,7 @@ static void decoded_fill(struct linear_kernels *k)
         .packed = DT_F32,
         .pack = decoded_pack,
         .tile = decoded_tile,
-        .reduce = decoded_reduce,
+        .store = decoded_store,
     };
     for (int f = 0; f < WF_COUNT; f++)
         k->bf16[f] = k->f32[f] = f32;

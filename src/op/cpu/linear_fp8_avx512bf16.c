@@ -75,27 +75,47 @@ INLINE void decode(__m512i *first, __m512i *last, const uint8_t *group, const in
     *last = _mm512_unpackhi_epi8(low, high);
 }
 
-INLINE void plain_rows(const struct span *t, int32_t i, const int nr, const int nx)
+INLINE void decode_rows(__m512i *first, __m512i *last, const uint8_t *code, int64_t stride,
+                        const int d, uintptr_t next, const struct tables *t, const int nr)
+{
+    UNROLL
+    for (int r = 0; r < nr; r++) {
+        decode(&first[r], &last[r], code + r * stride, d, t);
+        prefetch(next, r * stride + 64 * d);
+    }
+}
+
+INLINE void plain_rows(const struct span *t, int32_t i, int32_t end, const int nr, const int nx)
 {
     const struct tables tab = tables();
-    const uint8_t *code = t->code + i * t->code_stride;
-    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
-    const int64_t stride = t->code_stride, ahead = t->code_ahead;
-    float *acc = t->acc + i * nx * LINEAR_LANES;
+    const int64_t stride = t->code_stride;
+    _Alignas(64) float nowhere[SUMS];
+    float *acc = nowhere;
     struct sums s;
-    sums_load(&s, acc, nr, nx);
-    for (; x != end; x += 8 * nx * LINEAR_UNIT, code += GROUP) {
-        UNROLL
-        for (int d = 0; d < 4; d++) {
-            __m512i first[4], last[4];
+    sums_zero(&s, nr, nx);
+    for (; i < end; i += nr) {
+        const uint8_t *code = t->code + i * stride;
+        uintptr_t next = span_ahead(t->code, t->next_code, stride, i, t->n_rows);
+        const unsigned char *x = t->x, *x_end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+        float *row_acc = t->acc + i * nx * LINEAR_LANES;
+        const float *from = t->begin ? zeros : row_acc;
+        do {
             UNROLL
-            for (int r = 0; r < nr; r++) {
-                decode(&first[r], &last[r], code + r * stride, d, &tab);
-                prefetch(code + r * stride + 64 * d, ahead);
+            for (int d = 0; d < 4; d++) {
+                __m512i first[4], last[4];
+                decode_rows(first, last, code, stride, d, next, &tab, nr);
+                if (d == 0 && acc != row_acc) {
+                    sums_turn(acc, &s, from, first, x, nr, nx);
+                    acc = row_acc;
+                } else {
+                    sums_dot(&s, first, x, 2 * d, nr, nx);
+                }
+                sums_dot(&s, last, x, 2 * d + 1, nr, nx);
             }
-            sums_dot(&s, first, x, 2 * d, nr, nx);
-            sums_dot(&s, last, x, 2 * d + 1, nr, nx);
-        }
+            x += 8 * nx * LINEAR_UNIT;
+            code += GROUP;
+            next += GROUP;
+        } while (x != x_end);
     }
     sums_store(acc, &s, nr, nx);
 }
@@ -110,49 +130,51 @@ INLINE __m512 pair(const uint8_t *scale)
 }
 
 /* The rows share their scales: two floats a group. */
-INLINE void block_rows(const struct span *t, int32_t i, const int nr, const int nx)
+INLINE void block_rows(const struct span *t, int32_t i, int32_t end, const int nr, const int nx)
 {
     const struct tables tab = tables();
-    const uint8_t *code = t->code + i * t->code_stride, *scale = t->scale;
-    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
-    const int64_t stride = t->code_stride, ahead = t->code_ahead;
-    float *acc = t->acc + i * nx * LINEAR_LANES;
+    const int64_t stride = t->code_stride;
+    _Alignas(64) float nowhere[SUMS];
+    float *acc = nowhere; /* where s goes, and what it is added to */
+    const float *from = zeros;
     struct sums s;
-    __m512 f[4];
-    bool begin = true;
-    do {
-        UNROLL
-        for (int d = 0; d < 4; d++) {
-            __m512i first[4], last[4];
+    __m512 f[4] = {0};
+    sums_zero(&s, nr, nx);
+    for (; i < end; i += nr) {
+        const uint8_t *code = t->code + i * stride, *scale = t->scale;
+        uintptr_t next = span_ahead(t->code, t->next_code, stride, i, t->n_rows);
+        const unsigned char *x = t->x, *x_end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+        float *row_acc = t->acc + i * nx * LINEAR_LANES;
+        const float *row_from = t->begin ? zeros : row_acc;
+        do {
             UNROLL
-            for (int r = 0; r < nr; r++) {
-                decode(&first[r], &last[r], code + r * stride, d, &tab);
-                prefetch(code + r * stride + 64 * d, ahead);
+            for (int d = 0; d < 4; d++) {
+                __m512i first[4], last[4];
+                decode_rows(first, last, code, stride, d, next, &tab, nr);
+                if (d == 0) {
+                    sums_scale_turn(acc, from, &s, f, first, last, x, nr, nx);
+                } else {
+                    sums_dot(&s, first, x, 2 * d, nr, nx);
+                    sums_dot(&s, last, x, 2 * d + 1, nr, nx);
+                }
             }
-            if (d == 0 && !begin) {
-                sums_next(acc, &s, f, first, x, nr, nx);
-            } else {
-                if (d == 0)
-                    sums_zero(&s, nr, nx);
-                sums_dot(&s, first, x, 2 * d, nr, nx);
-            }
-            sums_dot(&s, last, x, 2 * d + 1, nr, nx);
-        }
-        UNROLL
-        for (int r = 0; r < nr; r++)
-            f[r] = pair(scale);
-        x += 8 * nx * LINEAR_UNIT;
-        code += GROUP;
-        scale += 2 * sizeof(float);
-        begin = false;
-    } while (x != end);
-    sums_scale(acc, &s, f, nr, nx);
+            acc = row_acc;
+            from = row_from;
+            row_from = row_acc;
+            UNROLL
+            for (int r = 0; r < nr; r++)
+                f[r] = pair(scale);
+            x += 8 * nx * LINEAR_UNIT;
+            code += GROUP;
+            next += GROUP;
+            scale += 2 * sizeof(float);
+        } while (x != x_end);
+    }
+    sums_scale_store(acc, from, &s, f, nr, nx);
 }
 
 static void run(const struct span *s, int32_t nx, bool blocks)
 {
-    if (!s->n_groups)
-        return;
     if (blocks)
         SPAN_RUN(block_rows, s, nx);
     else
@@ -164,7 +186,8 @@ static struct span span_of(const struct linear_tile *t)
     return (struct span){
         .code = (const uint8_t *)t->w->codes.data + t->row * t->w->codes.stride + t->k0,
         .code_stride = t->w->codes.stride,
-        .code_ahead = t->ahead,
+        .next_code = t->next_code,
+        .begin = t->k0 == 0,
         .n_groups = (t->k1 - t->k0) / GROUP,
         .n_rows = t->n_rows,
         .x = t->x,
@@ -176,7 +199,8 @@ void fp8_tile_bf16(const struct linear_tile *t)
 {
     int64_t rest = (t->k1 - t->k0) % GROUP;
     struct span s = span_of(t);
-    run(&s, t->n_x, false);
+    if (s.n_groups)
+        run(&s, t->n_x, false);
     if (rest) {
         struct tail tail;
         span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP, rest, 0);
@@ -198,7 +222,8 @@ static void block_tile(const struct linear_tile *t)
     scale[n] = 0; /* of the absent second half of a last group */
     struct span s = span_of(t);
     s.scale = (const uint8_t *)scale;
-    run(&s, t->n_x, true);
+    if (s.n_groups)
+        run(&s, t->n_x, true);
     if (rest) {
         struct tail tail;
         const uint8_t *last = s.scale + s.n_groups * 2 * (int64_t)sizeof(float);

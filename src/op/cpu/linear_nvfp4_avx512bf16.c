@@ -57,19 +57,24 @@ void nvfp4_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, in
 }
 
 /* Sixteen E4M3 scales. Exponent and mantissa go to their place in an F32 whose exponent bias is 120 too
- * small; the product puts that right for subnormal codes as well. */
+ * small; the product puts that right for subnormal codes as well. The constants are kept out of
+ * registers, where the sums are. */
 INLINE __m512 scales(const uint8_t *p)
 {
+    static const uint32_t constant[] = {0x80808080, 0x87F00000, 0x7B800000 /* 2^120 */, 0x7FC00000};
+    const uint32_t *c = constant;
+    __asm__("" : "+r"(c));
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_or_si128(b, _mm_set1_epi8(-128)), _mm_set1_epi8(-1));
-    __m512i bits = _mm512_and_si512(_mm512_slli_epi32(_mm512_cvtepi8_epi32(b), 20),
-                                    _mm512_set1_epi32((int)0x87F00000));
-    __m512i v =
-        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f)));
-    return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, nan, v, _mm512_set1_epi32(0x7FC00000)));
+    __m128i high = _mm_or_si128(b, _mm_set1_epi32((int)c[0]));
+    __mmask16 nan = _mm_cmpeq_epi8_mask(high, _mm_set1_epi8(-1));
+    __m512i bits = _mm512_slli_epi32(_mm512_cvtepi8_epi32(b), 20);
+    bits = _mm512_and_si512(bits, _mm512_set1_epi32((int)c[1]));
+    __m512 bias = _mm512_castsi512_ps(_mm512_set1_epi32((int)c[2]));
+    __m512i v = _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(bits), bias));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, nan, v, _mm512_set1_epi32((int)c[3])));
 }
 
-INLINE void rows(const struct span *t, int32_t i, const int nr, const int nx)
+INLINE void rows(const struct span *t, int32_t i, int32_t end, const int nr, const int nx)
 {
     const __m512i even =
         _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -78,58 +83,64 @@ INLINE void rows(const struct span *t, int32_t i, const int nr, const int nx)
     const __m512i value = _mm512_broadcast_i64x4(_mm256_set_epi16(
         (short)0xC0C0, (short)0xC080, (short)0xC040, (short)0xC000, (short)0xBFC0, (short)0xBF80,
         (short)0xBF00, (short)0x8000, 0x40C0, 0x4080, 0x4040, 0x4000, 0x3FC0, 0x3F80, 0x3F00, 0));
-    const uint8_t *code = t->code + i * t->code_stride, *scale = t->scale + i * t->scale_stride;
     const int64_t code_stride = t->code_stride, scale_stride = t->scale_stride;
-    const int64_t code_ahead = t->code_ahead, scale_ahead = t->scale_ahead;
-    const unsigned char *x = t->x, *end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
-    float *acc = t->acc + i * nx * LINEAR_LANES;
+    _Alignas(64) float nowhere[SUMS];
+    float *acc = nowhere; /* where s goes, and what it is added to */
+    const float *from = zeros;
     struct sums s;
-    __m512 f[4];
-    bool first = true;
-    do {
-        __m512i half[2][4], v[4];
-        UNROLL
-        for (int r = 0; r < nr; r++) {
-            const uint8_t *p = code + r * code_stride;
-            __m512i a = load_512(p), b = load_512(p + 64);
-            half[0][r] = _mm512_permutex2var_epi32(a, even, b);
-            half[1][r] = _mm512_permutex2var_epi32(a, odd, b);
-            v[r] = _mm512_permutexvar_epi16(half[0][r], value);
-            prefetch(p, code_ahead);
-            prefetch(p + 64, code_ahead);
-            prefetch(scale + r * scale_stride, scale_ahead);
-        }
-        if (first) {
-            sums_zero(&s, nr, nx);
-            sums_dot(&s, v, x, 0, nr, nx);
-        } else {
-            sums_next(acc, &s, f, v, x, nr, nx);
-        }
-        UNROLL
-        for (int r = 0; r < nr; r++)
-            f[r] = scales(scale + r * scale_stride);
-        UNROLL
-        for (int d = 1; d < 8; d++) {
+    __m512 f[4] = {0};
+    sums_zero(&s, nr, nx);
+    for (; i < end; i += nr) {
+        const uint8_t *code = t->code + i * code_stride, *scale = t->scale + i * scale_stride;
+        uintptr_t next_code = span_ahead(t->code, t->next_code, code_stride, i, t->n_rows);
+        uintptr_t next_scale = span_ahead(t->scale, t->next_scale, scale_stride, i, t->n_rows);
+        const unsigned char *x = t->x, *x_end = x + t->n_groups * 8 * nx * LINEAR_UNIT;
+        float *row_acc = t->acc + i * nx * LINEAR_LANES;
+        const float *row_from = t->begin ? zeros : row_acc;
+        do {
+            __m512i half[2][4], v[4], v1[4];
             UNROLL
             for (int r = 0; r < nr; r++) {
-                __m512i h = half[d / 4][r];
-                v[r] = _mm512_permutexvar_epi16(
-                    d % 4 ? _mm512_srli_epi16(h, (unsigned)(4 * (d % 4))) : h, value);
+                const uint8_t *p = code + r * code_stride;
+                __m512i a = load_512(p), b = load_512(p + 64);
+                half[0][r] = _mm512_permutex2var_epi32(a, even, b);
+                half[1][r] = _mm512_permutex2var_epi32(a, odd, b);
+                v[r] = _mm512_permutexvar_epi16(half[0][r], value);
+                v1[r] = _mm512_permutexvar_epi16(_mm512_srli_epi16(half[0][r], 4), value);
+                prefetch(next_code, r * code_stride);
+                prefetch(next_code, r * code_stride + 64);
+                prefetch(next_scale, r * scale_stride);
             }
-            sums_dot(&s, v, x, d, nr, nx);
-        }
-        x += 8 * nx * LINEAR_UNIT;
-        code += GROUP / 2;
-        scale += GROUP / BLOCK;
-        first = false;
-    } while (x != end);
-    sums_scale(acc, &s, f, nr, nx);
+            sums_scale_turn(acc, from, &s, f, v, v1, x, nr, nx);
+            acc = row_acc;
+            from = row_from;
+            row_from = row_acc;
+            UNROLL
+            for (int r = 0; r < nr; r++)
+                f[r] = scales(scale + r * scale_stride);
+            UNROLL
+            for (int d = 2; d < 8; d++) {
+                UNROLL
+                for (int r = 0; r < nr; r++) {
+                    __m512i h = half[d / 4][r];
+                    v[r] = _mm512_permutexvar_epi16(
+                        d % 4 ? _mm512_srli_epi16(h, (unsigned)(4 * (d % 4))) : h, value);
+                }
+                sums_dot(&s, v, x, d, nr, nx);
+            }
+            x += 8 * nx * LINEAR_UNIT;
+            code += GROUP / 2;
+            scale += GROUP / BLOCK;
+            next_code += GROUP / 2;
+            next_scale += GROUP / BLOCK;
+        } while (x != x_end);
+    }
+    sums_scale_store(acc, from, &s, f, nr, nx);
 }
 
 static void run(const struct span *s, int32_t nx)
 {
-    if (s->n_groups)
-        SPAN_RUN(rows, s, nx);
+    SPAN_RUN(rows, s, nx);
 }
 
 void nvfp4_tile_bf16(const struct linear_tile *t)
@@ -139,16 +150,18 @@ void nvfp4_tile_bf16(const struct linear_tile *t)
     struct span s = {
         .code = (const uint8_t *)codes->data + t->row * codes->stride + t->k0 / 2,
         .code_stride = codes->stride,
-        .code_ahead = t->ahead / 2,
         .scale = (const uint8_t *)scale->data + t->row * scale->stride + t->k0 / BLOCK,
         .scale_stride = scale->stride,
-        .scale_ahead = t->ahead / BLOCK,
+        .next_code = t->next_code,
+        .next_scale = t->next_scale,
+        .begin = t->k0 == 0,
         .n_groups = n / GROUP,
         .n_rows = t->n_rows,
         .x = t->x,
         .acc = t->acc,
     };
-    run(&s, t->n_x);
+    if (s.n_groups)
+        run(&s, t->n_x);
     if (rest) {
         struct tail tail;
         span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP / 2, rest / 2, rest / BLOCK);
