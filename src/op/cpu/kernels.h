@@ -14,16 +14,18 @@
 enum {
     ATTENTION_TILE = 64,   /* keys: the step of the online softmax */
     ATTENTION_SPLIT = 256, /* keys: what is summed by itself, at absolute positions */
-    ATTENTION_AHEAD = 16,  /* keys: distance of prefetches, about half a microsecond of work */
     DELTA_COLS = 32, /* columns of S that are worked on at once: 16 KiB at dk 128, half of L1 */
 };
 
 /* Queries that share the keys of one tile. They are of one kv head and all see all n_keys. */
 struct attention_tile {
     const void *const *q;     /* [n_q] rows of head_dim, act */
-    const void *const *key;   /* [n_keys + n_ahead] rows of head_dim */
+    const void *const *key;   /* [n_keys] rows of head_dim */
     const void *const *value; /* the same */
-    int64_t n_ahead; /* 0 or ATTENTION_AHEAD: rows listed behind n_keys, to be prefetched */
+    /* Memory wanted next, prefetched as the keys and values of the first queries are read: a row's
+     * length for each row, ahead_stride bytes apart. NULL for none. */
+    const unsigned char *ahead_key, *ahead_value;
+    size_t ahead_stride;
     int64_t n_q, n_keys, head_dim;
     float scale;
     float *p;   /* [n_q, ATTENTION_TILE] scratch: scores, then weights */

@@ -12,11 +12,12 @@ enum { BLOCK_Q = 2 };
 #endif
 enum { BLOCK_K = 4, BLOCK_D = 4 };
 
-/* The cache line of dim d, n_ahead rows from now, for the first block of queries. */
-INLINE void prefetch_row(const void *const *row, int64_t k, int64_t d, int64_t q0, enum dtype kv)
+/* Into L2: what is wanted next. */
+INLINE void prefetch_ahead(const unsigned char *ahead, size_t stride, int64_t k, int64_t d,
+                           int64_t q0, enum dtype kv)
 {
-    if (q0 == 0)
-        __builtin_prefetch((const unsigned char *)row[k] + (size_t)d * (kv == DT_BF16 ? 2 : 4));
+    if (q0 == 0 && ahead)
+        __builtin_prefetch(ahead + (size_t)k * stride + (size_t)d * (kv == DT_BF16 ? 2 : 4), 0, 2);
 }
 
 /* acc[i][j] += query i times key j over m <= LANES dims from d */
@@ -28,7 +29,7 @@ INLINE void scores_step(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *t
     UNROLL for (int j = 0; j < n_k; j++)
     {
         key[j] = v_get(t->key[k0 + j], d, m, kv);
-        prefetch_row(t->key + t->n_ahead, k0 + j, d, q0, kv);
+        prefetch_ahead(t->ahead_key, t->ahead_stride, k0 + j, d, q0, kv);
     }
     UNROLL for (int i = 0; i < n_q; i++)
     {
@@ -52,7 +53,7 @@ INLINE void scores_pairs(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *
     UNROLL for (int j = 0; j < n_k; j++)
     {
         key[j] = pairs_at(t->key[k0 + j], d, mask);
-        prefetch_row(t->key + t->n_ahead, k0 + j, d, q0, DT_BF16);
+        prefetch_ahead(t->ahead_key, t->ahead_stride, k0 + j, d, q0, DT_BF16);
     }
     UNROLL for (int i = 0; i < n_q; i++)
     {
@@ -156,7 +157,7 @@ INLINE void values_block(const struct attention_tile *t, const float *factor, in
         UNROLL for (int j = 0; j < n_d; j++)
         {
             value[j] = v_get(t->value[k], d0 + j * LANES, m, kv);
-            prefetch_row(t->value + t->n_ahead, k, d0 + j * LANES, q0, kv);
+            prefetch_ahead(t->ahead_value, t->ahead_stride, k, d0 + j * LANES, q0, kv);
         }
         UNROLL for (int i = 0; i < n_q; i++)
         {
