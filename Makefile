@@ -49,7 +49,7 @@ BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c),$(call sourc
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/model/,config.o fields.o rotary.o)
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o)
 FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
@@ -68,7 +68,7 @@ lathe: $B/lathe
 	@cp -f $< $@
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
-ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_template
+ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_dflash_memory model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_template model/test_combine
 $(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
 $(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 

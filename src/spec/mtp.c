@@ -4,7 +4,6 @@
  * pairs (h_t, x_{t+1}), and the hidden state h_{n-1}, whose partner is the anchor. A proposal runs that pair
  * first and then its own results, at positions n - 1, n, ...: what it writes there is written again
  * before anything committed attends to it. */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,7 +265,10 @@ static void keep(struct drafter *d, int32_t slot, int32_t pos, struct tensor hid
 static lathe_status mtp_committed(struct drafter *d, const struct committed *r, lathe_error *err)
 {
     struct context *c = &d->slot[r->slot];
-    assert(r->pos == c->n && r->n >= 1 && r->n <= max_rows(d) && r->n <= d->o.n_ctx - c->n);
+    if (r->pos != c->n || r->n > max_rows(d) || r->n > d->o.n_ctx - c->n)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "mtp: %d tokens from position %d on, after %d of at most %d, %d at once", r->n,
+                    r->pos, c->n, d->o.n_ctx, max_rows(d));
     /* The pair of the last hidden state, if it is known, and those inside the rows. */
     bool bridge = c->n > c->known;
     int32_t first = bridge ? c->n - 1 : c->n, n = bridge ? r->n : r->n - 1;
@@ -300,7 +302,6 @@ static int32_t most_of(const struct drafter *d, const struct draft_request *r)
 {
     const struct context *c = &d->slot[r->slot];
     int32_t most = r->most < MAX_DRAFT ? r->most : MAX_DRAFT, room = d->o.n_ctx - 1 - r->pos;
-    assert(r->pos == c->n);
     if (c->n <= c->known)
         return 0;
     return most < room ? most : room;
@@ -347,6 +348,9 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
     for (int32_t i = 0; i < n; i++) {
         r[i].n = 0;
         r[i].source = DRAFT_MODEL;
+        if (r[i].pos != d->slot[r[i].slot].n)
+            return fail(err, LATHE_E_ARGUMENT, "mtp: drafts at position %d, after %d tokens",
+                        r[i].pos, d->slot[r[i].slot].n);
         if (most_of(d, &r[i]) < 1)
             continue;
         d->row[n_live] = (int32_t)kept_row(r[i].slot, r[i].pos - 1);

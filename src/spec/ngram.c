@@ -6,7 +6,6 @@
  * exact. */
 #include "spec/ngram.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,8 +123,10 @@ static void pop(const struct drafter *d, struct context *c)
 static lathe_status ngram_committed(struct drafter *d, const struct committed *r, lathe_error *err)
 {
     struct context *c = &d->slot[r->slot];
-    (void)err;
-    assert(r->pos == c->n && r->n <= d->n_ctx - c->n);
+    if (r->pos != c->n || r->n > d->n_ctx - c->n)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "ngram: %d tokens from position %d on, after %d of at most %d", r->n, r->pos,
+                    c->n, d->n_ctx);
     for (int32_t i = 0; i < r->n; i++)
         push(d, c, r->token[i]);
     return LATHE_OK;
@@ -165,7 +166,6 @@ static int32_t find(const struct drafter *d, const struct context *c, const int3
 static void propose_one(struct drafter *d, struct draft_request *r)
 {
     struct context *c = &d->slot[r->slot];
-    assert(r->pos == c->n && r->most >= 1);
     int32_t at = find(d, c, r->history, r->pos, &c->match);
     r->n = 0;
     r->source = DRAFT_LOOKUP;
@@ -193,9 +193,12 @@ static void propose_one(struct drafter *d, struct draft_request *r)
 static lathe_status ngram_propose(struct drafter *d, struct draft_request *r, int32_t n,
                                   lathe_error *err)
 {
-    (void)err;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
+        if (r[i].pos != d->slot[r[i].slot].n)
+            return fail(err, LATHE_E_ARGUMENT, "ngram: drafts at position %d, after %d tokens",
+                        r[i].pos, d->slot[r[i].slot].n);
         propose_one(d, &r[i]);
+    }
     return LATHE_OK;
 }
 

@@ -1,127 +1,14 @@
 /* The head's schedule and the drafter on it: against the reference's vectors, over every way of cutting a
  * sequence, and at the edges. */
-#include "rig.h"
+#include "drafter_bench.h"
 #include "test.h"
 
-#include "base/buf.h"
 #include "base/json.h"
 #include "container/safetensors.h"
 #include "make_model.h"
-#include "spec/drafter.h"
 #include "tol.h"
 
 static const struct drafter_ops *const ops = &drafter_mtp;
-
-/* A drafter beside a rig, and what it borrows. */
-struct bench {
-    struct rig r;
-    struct id_set ids;
-    struct sample_scratch scratch;
-    struct drafter *d;
-    int32_t n_ctx;
-};
-
-static void bench_open(struct bench *b, const struct rig_options *o)
-{
-    lathe_error err;
-    rig_open(&b->r, o);
-    int32_t vocab = b->r.model.dims.vocab;
-    b->n_ctx = o->n_ctx ? o->n_ctx : 1024;
-    CHECK_OK(id_set_init(&b->ids, vocab, NULL, &err), &err);
-    CHECK_OK(sample_scratch_init(&b->scratch, vocab, &err), &err);
-    struct drafter_options d = {
-        .model = &b->r.model,
-        .backend = b->r.backend,
-        .stream = b->r.stream,
-        .ids = &b->ids,
-        .scratch = &b->scratch,
-        .act = o->act,
-        .kv = o->kv,
-        .n_slots = o->n_slots ? o->n_slots : 1,
-        .n_ctx = b->n_ctx,
-        .max_rows = o->max_rows ? o->max_rows : b->n_ctx,
-    };
-    CHECK_OK(ops->open(&b->d, &d, &err), &err);
-}
-
-static void bench_close(struct bench *b)
-{
-    ops->close(b->d);
-    sample_scratch_release(&b->scratch);
-    id_set_release(&b->ids);
-    rig_close(&b->r);
-}
-
-/* Runs tokens [pos, pos + n) through the target and tells the drafter. */
-static void feed(struct bench *b, int32_t slot, const int32_t *token, int32_t pos, int32_t n)
-{
-    lathe_error err;
-    rig_run(&b->r, PHASE_PREFILL, slot, pos, token + pos, n);
-    struct committed c = {.slot = slot,
-                          .pos = pos,
-                          .n = n,
-                          .token = token + pos,
-                          .hidden = tensor_rows(b->r.step.hidden, 0, n)};
-    CHECK_OK(ops->committed(b->d, &c, &err), &err);
-}
-
-static struct sampler *open_sampler(const struct bench *b, const lathe_sampling *sampling,
-                                    const int32_t *token, int32_t n)
-{
-    lathe_error err;
-    struct sampler *s;
-    struct sampler_options o = {
-        .sampling = sampling, .ids = &b->ids, .prompt = token, .n_prompt = n};
-    CHECK_OK(sampler_open(&s, &o, &err), &err);
-    return s;
-}
-
-static const lathe_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
-
-/* What follows token[0 .. n), the last one being the anchor. */
-static struct draft_request propose(struct bench *b, int32_t slot, const lathe_sampling *sampling,
-                                    const int32_t *token, int32_t n, int32_t most)
-{
-    lathe_error err;
-    struct draft_request r = {.slot = slot,
-                              .pos = n - 1,
-                              .anchor = token[n - 1],
-                              .most = most,
-                              .history = token,
-                              .sampler = open_sampler(b, sampling, token, n)};
-    CHECK_OK(ops->propose(b->d, &r, 1, &err), &err);
-    sampler_close(r.sampler);
-    return r;
-}
-
-static struct buf saved(const struct bench *b, int32_t slot)
-{
-    lathe_error err;
-    struct buf x;
-    buf_init(&x, 1 << 28);
-    CHECK_OK(ops->save(b->d, slot, &x, &err), &err);
-    return x;
-}
-
-static void check_same_bytes(const struct buf *a, const struct buf *b)
-{
-    CHECK_INT(a->len, b->len);
-    CHECK(memcmp(a->data, b->data, a->len) == 0);
-}
-
-static void check_same_drafts(const struct draft_request *a, const struct draft_request *b)
-{
-    CHECK_INT(a->n, b->n);
-    for (int32_t i = 0; i < a->n; i++)
-        CHECK_INT(a->draft[i], b->draft[i]);
-}
-
-static void random_tokens(int32_t *token, int32_t n, uint32_t vocab, uint64_t seed)
-{
-    struct rng rng = {seed};
-    for (int32_t i = 0; i < n; i++)
-        token[i] = (int32_t)rng_below(&rng, vocab);
-}
 
 /* ---- Reference vectors --------------------------------------------------------------------- */
 
@@ -133,7 +20,7 @@ static void chain(struct bench *b, const int32_t *seq, int32_t n, float *logits)
     struct rig *r = &b->r;
     const struct dims *d = &r->model.dims;
     struct kv_cache kv;
-    struct kv_shape shape = {1, d->n_kv_heads, d->head_dim, r->state.kv.shape.dtype, 1, b->n_ctx};
+    struct kv_shape shape = {1, d->n_kv_heads, d->head_dim, r->state.kv.shape.dtype, 1, b->o.n_ctx};
     CHECK_OK(kv_cache_open(&kv, &shape, r->backend, r->stream, &err), &err);
     CHECK_OK(kv_cache_reserve(&kv, 0, n + 3, &err), &err);
     struct kv_pages pages = kv_cache_layer(&kv, 0);
@@ -201,7 +88,7 @@ static void check_golden(const char *dir, const char *stem)
     CHECK_OK(json_read_file(&json, path, &json_limits_model, &err), &err);
     struct bench b;
     struct rig_options o = {.dir = dir, .act = DT_F32, .kv = DT_F32};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     int32_t vocab = b.r.model.dims.vocab;
     float *logits = malloc(4 * (size_t)vocab * sizeof *logits);
     float *want = malloc(4 * (size_t)vocab * sizeof *want);
@@ -214,10 +101,9 @@ static void check_golden(const char *dir, const char *stem)
         int32_t n = (int32_t)(seq->bytes / 4), token[1024];
         memcpy(token, seq->data, seq->bytes);
         memcpy(want, golden->data, golden->bytes);
-        rig_reset(&b.r, 0);
-        ops->rewind(b.d, 0, 0);
-        feed(&b, 0, token, 0, n - 1);
-        struct draft_request r = propose(&b, 0, &greedy, token, n, 4);
+        bench_reset(&b, 0);
+        bench_feed(&b, 0, token, 0, n - 1);
+        struct draft_request r = bench_propose(&b, 0, &bench_greedy, token, n, 4);
         json_t *drafts = json_object_get(
             json_object_get(json_object_get(json.root, "prompts"), prompts[p]), "mtp_drafts");
         CHECK_INT(json_array_size(drafts), 4);
@@ -251,6 +137,79 @@ TEST(golden_bf16)
     check_golden(dir, stem);
 }
 
+/* One row of the head at position 0: s [hidden]. */
+static void one_row(struct bench *b, int32_t token, const float *hidden, float *s)
+{
+    lathe_error err;
+    struct rig *r = &b->r;
+    const struct dims *d = &r->model.dims;
+    struct kv_cache kv;
+    struct kv_shape shape = {1, d->n_kv_heads, d->head_dim, DT_F32, 1, 64};
+    size_t room = (size_t)1 << 24;
+    void *workspace = aligned_alloc(64, room);
+    int32_t slot = 0, pos = 0, rope_pos[1][3] = {{0}};
+    struct batch_seq q = {0, 0, 1, 0};
+    struct batch batch = {.phase = PHASE_DECODE,
+                          .n_rows = 1,
+                          .n_seqs = 1,
+                          .token = &token,
+                          .slot = &slot,
+                          .pos = &pos,
+                          .rope_pos = (const int32_t(*)[3])rope_pos,
+                          .seq = &q};
+    float *h = malloc((size_t)d->hidden * sizeof *h);
+    memcpy(h, hidden, (size_t)d->hidden * sizeof *h);
+    CHECK_OK(kv_cache_open(&kv, &shape, r->backend, r->stream, &err), &err);
+    CHECK_OK(kv_cache_reserve(&kv, 0, 1, &err), &err);
+    struct kv_pages pages = kv_cache_layer(&kv, 0);
+    struct exec x;
+    exec_init(&x, r->backend, r->stream, workspace, room);
+    exec_begin(&x);
+    mtp_step(&x, &r->model, &batch, &pages, &r->state.rope, tensor_2d(h, DT_F32, 1, d->hidden),
+             tensor_2d(s, DT_F32, 1, d->hidden));
+    CHECK_OK(exec_end(&x, &err), &err);
+    kv_cache_close(&kv);
+    free(h);
+    free(workspace);
+}
+
+/* With fc = [1 | 0] the head hears the token only, with [0 | 1] the hidden state only. */
+TEST(embedding_comes_first)
+{
+    for (int32_t half = 0; half < 2; half++) {
+        struct model_spec spec;
+        struct out_file f = {0};
+        const char *dir = test_tmp(half ? "fc_hidden" : "fc_embedding");
+        model_spec_init(&spec);
+        spec.has_mtp = true;
+        make_tensors(&f, &spec);
+        struct out_tensor *fc = out_find(&f, "mtp.fc.weight");
+        CHECK(fc && fc->dtype == DT_BF16 && fc->dim[1] == 2 * fc->dim[0]);
+        uint16_t *w = (uint16_t *)(void *)fc->data;
+        for (int64_t row = 0; row < fc->dim[0]; row++)
+            for (int64_t col = 0; col < fc->dim[1]; col++)
+                w[row * fc->dim[1] + col] = col == row + half * fc->dim[0] ? 0x3f80 : 0;
+        make_files(dir, &spec, &f);
+        out_release(&f);
+        struct bench b;
+        struct rig_options o = {.dir = dir, .act = DT_F32, .kv = DT_F32, .n_ctx = 64};
+        bench_open(&b, ops, &o);
+        int32_t n = b.r.model.dims.hidden;
+        float *h = malloc(2 * (size_t)n * sizeof *h), *s = malloc(4 * (size_t)n * sizeof *s);
+        struct rng rng = {8};
+        for (int32_t i = 0; i < 2 * n; i++)
+            h[i] = (float)rng_normal(&rng);
+        for (int32_t i = 0; i < 4; i++) /* token i / 2, hidden state i % 2 */
+            one_row(&b, 5 + i / 2, h + (i % 2) * n, s + i * n);
+        size_t bytes = (size_t)n * sizeof *s;
+        CHECK((memcmp(s, s + n, bytes) == 0) == (half == 0));
+        CHECK((memcmp(s, s + 2 * n, bytes) == 0) == (half == 1));
+        free(h);
+        free(s);
+        bench_close(&b);
+    }
+}
+
 /* ---- Contexts ------------------------------------------------------------------------------ */
 
 static void small_model(const char *dir, uint64_t seed)
@@ -268,51 +227,43 @@ static void check_splits(const char *dir, enum dtype act, int32_t rounds)
 {
     struct bench b;
     struct rig_options o = {.dir = dir, .act = act, .kv = act, .n_slots = 2, .n_ctx = 256};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     struct rng rng = {5};
     int32_t token[256], other[256], n = 150;
     uint32_t vocab = (uint32_t)b.r.model.dims.vocab;
     for (int32_t round = 0; round < rounds; round++) {
         random_tokens(token, 256, vocab, (uint64_t)round);
-        rig_reset(&b.r, 0);
-        ops->rewind(b.d, 0, 0);
-        feed(&b, 0, token, 0, n);
-        struct draft_request want = propose(&b, 0, &greedy, token, n + 1, 8);
+        bench_reset(&b, 0);
+        bench_feed(&b, 0, token, 0, n);
+        struct draft_request want = bench_propose(&b, 0, &bench_greedy, token, n + 1, 8);
         CHECK_INT(want.n, 8);
-        struct buf one = saved(&b, 0);
+        struct buf one = bench_save(&b, 0);
         for (int32_t way = 0; way < 3; way++) {
-            rig_reset(&b.r, 1);
-            ops->rewind(b.d, 1, 0);
+            bench_reset(&b, 1);
             for (int32_t at = 0; at < n;) {
                 int32_t k = way == 0 ? 1 : 1 + (int32_t)rng_below(&rng, way == 1 ? 16 : 70);
                 k = at + k < n ? k : n - at;
-                feed(&b, 1, token, at, k);
+                bench_feed(&b, 1, token, at, k);
                 at += k;
                 if (way == 1 && at < n)
-                    (void)propose(&b, 1, &greedy, token, at + 1, 1 + (int32_t)rng_below(&rng, 8));
+                    (void)bench_propose(&b, 1, &bench_greedy, token, at + 1,
+                                        1 + (int32_t)rng_below(&rng, 8));
                 if (way == 2 && at >= 16) {
                     /* Other tokens of the same length, taken back. */
                     memcpy(other, token, sizeof token);
                     int32_t back = 1 + (int32_t)rng_below(&rng, 15);
                     random_tokens(other + at, back, vocab, rng_u64(&rng));
-                    struct tensor keep = b.r.step.hidden;
                     rig_reset(&b.r, 0);
                     rig_run(&b.r, PHASE_PREFILL, 0, 0, other, at + back);
-                    lathe_error err;
-                    struct committed c = {.slot = 1,
-                                          .pos = at,
-                                          .n = back,
-                                          .token = other + at,
-                                          .hidden = tensor_rows(keep, at, back)};
-                    CHECK_OK(ops->committed(b.d, &c, &err), &err);
+                    bench_tell(&b, 1, other, at, back, at);
                     ops->rewind(b.d, 1, at);
                 }
             }
-            struct buf two = saved(&b, 1);
+            struct buf two = bench_save(&b, 1);
             check_same_bytes(&one, &two);
-            struct draft_request got = propose(&b, 1, &greedy, token, n + 1, 8);
+            struct draft_request got = bench_propose(&b, 1, &bench_greedy, token, n + 1, 8);
             check_same_drafts(&got, &want);
-            struct buf three = saved(&b, 1); /* a proposal is no part of it */
+            struct buf three = bench_save(&b, 1); /* a proposal is no part of it */
             check_same_bytes(&one, &three);
             buf_release(&two);
             buf_release(&three);
@@ -337,21 +288,20 @@ TEST(load_goes_on_where_save_was)
     struct bench b;
     struct rig_options o = {
         .dir = test_tmp("load"), .act = DT_BF16, .kv = DT_BF16, .n_slots = 2, .n_ctx = 256};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     int32_t token[256];
     random_tokens(token, 256, (uint32_t)b.r.model.dims.vocab, 3);
-    struct buf empty = saved(&b, 0);
+    struct buf empty = bench_save(&b, 0);
     CHECK_INT(empty.len, 0);
     for (int32_t n = 1; n < 200; n += 33) {
-        rig_reset(&b.r, 0);
-        ops->rewind(b.d, 0, 0);
-        feed(&b, 0, token, 0, n);
-        struct buf x = saved(&b, 0);
+        bench_reset(&b, 0);
+        bench_feed(&b, 0, token, 0, n);
+        struct buf x = bench_save(&b, 0);
         CHECK_OK(ops->load(b.d, 1, x.data, x.len, &err), &err);
-        struct buf y = saved(&b, 1);
+        struct buf y = bench_save(&b, 1);
         check_same_bytes(&x, &y);
         /* Both slots in one call, of different lengths. */
-        struct sampler *s = open_sampler(&b, &greedy, token, n + 1);
+        struct sampler *s = bench_sampler(&b, &bench_greedy, token, n + 1);
         struct draft_request r[2] = {
             {.slot = 1, .pos = n, .anchor = token[n], .most = 8, .sampler = s, .history = token},
             {.slot = 0, .pos = n, .anchor = token[n], .most = 3, .sampler = s, .history = token}};
@@ -360,20 +310,14 @@ TEST(load_goes_on_where_save_was)
         CHECK_INT(r[1].n, 3);
         for (int32_t i = 0; i < 3; i++)
             CHECK_INT(r[0].draft[i], r[1].draft[i]);
-        struct draft_request alone = propose(&b, 0, &greedy, token, n + 1, 8);
+        struct draft_request alone = bench_propose(&b, 0, &bench_greedy, token, n + 1, 8);
         check_same_drafts(&alone, &r[0]);
         sampler_close(s);
         /* And both go on. */
         rig_run(&b.r, PHASE_PREFILL, 0, n, token + n, 5);
-        for (int32_t slot = 0; slot < 2; slot++) {
-            struct committed c = {.slot = slot,
-                                  .pos = n,
-                                  .n = 5,
-                                  .token = token + n,
-                                  .hidden = tensor_rows(b.r.step.hidden, 0, 5)};
-            CHECK_OK(ops->committed(b.d, &c, &err), &err);
-        }
-        struct buf p = saved(&b, 0), q = saved(&b, 1);
+        bench_tell(&b, 0, token, n, 5, 0);
+        bench_tell(&b, 1, token, n, 5, 0);
+        struct buf p = bench_save(&b, 0), q = bench_save(&b, 1);
         check_same_bytes(&p, &q);
         CHECK(ops->load(b.d, 1, x.data, x.len - 1, &err) == LATHE_E_FORMAT);
         buf_release(&x);
@@ -382,7 +326,7 @@ TEST(load_goes_on_where_save_was)
         buf_release(&q);
     }
     CHECK_OK(ops->load(b.d, 1, NULL, 0, &err), &err);
-    struct buf none = saved(&b, 1);
+    struct buf none = bench_save(&b, 1);
     CHECK_INT(none.len, 0);
     char *long_bytes = calloc(1, 1 << 22);
     CHECK(ops->load(b.d, 1, long_bytes, 1 << 22, &err) == LATHE_E_FORMAT);
@@ -397,23 +341,23 @@ TEST(far_rewinds)
     small_model(test_tmp("far"), 3);
     struct bench b;
     struct rig_options o = {.dir = test_tmp("far"), .act = DT_F32, .kv = DT_F32, .n_ctx = 256};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     int32_t token[256];
     random_tokens(token, 256, (uint32_t)b.r.model.dims.vocab, 4);
-    feed(&b, 0, token, 0, 100);
+    bench_feed(&b, 0, token, 0, 100);
     struct buf x;
     buf_init(&x, 1 << 20);
     ops->rewind(b.d, 0, 120);
-    struct draft_request r = propose(&b, 0, &greedy, token, 101, 4);
+    struct draft_request r = bench_propose(&b, 0, &bench_greedy, token, 101, 4);
     CHECK_INT(r.n, 4);
     ops->rewind(b.d, 0, 50);
     CHECK(ops->save(b.d, 0, &x, &err) == LATHE_E_UNSUPPORTED);
-    r = propose(&b, 0, &greedy, token, 51, 4);
+    r = bench_propose(&b, 0, &bench_greedy, token, 51, 4);
     CHECK_INT(r.n, 0);
     rig_reset(&b.r, 0);
     rig_run(&b.r, PHASE_PREFILL, 0, 0, token, 50);
-    feed(&b, 0, token, 50, 50);
-    r = propose(&b, 0, &greedy, token, 101, 4);
+    bench_feed(&b, 0, token, 50, 50);
+    r = bench_propose(&b, 0, &bench_greedy, token, 101, 4);
     CHECK_INT(r.n, 4);
     buf_release(&x);
     bench_close(&b);
@@ -427,17 +371,23 @@ TEST(context_edge)
     enum { N = 70 };
     struct rig_options o = {
         .dir = test_tmp("edge"), .act = DT_F32, .kv = DT_F32, .n_slots = 2, .n_ctx = N};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     int32_t token[N + 1];
     random_tokens(token, N + 1, (uint32_t)b.r.model.dims.vocab, 5);
-    feed(&b, 0, token, 0, N - 12);
+    bench_feed(&b, 0, token, 0, N - 12);
     for (int32_t n = N - 12; n < N; n++) {
-        struct draft_request r = propose(&b, 0, &greedy, token, n + 1, 8);
+        struct draft_request r = bench_propose(&b, 0, &bench_greedy, token, n + 1, 8);
         CHECK_INT(r.n, N - 1 - n < 8 ? N - 1 - n : 8);
-        feed(&b, 0, token, n, 1);
+        bench_feed(&b, 0, token, n, 1);
     }
+    /* A context that is not as long as the sequence is refused. */
+    lathe_error err;
+    struct draft_request wrong = {.pos = 5, .most = 1, .history = token};
+    CHECK_ERR(ops->propose(b.d, &wrong, 1, &err), &err, LATHE_E_ARGUMENT, "position 5");
+    struct committed c = {.pos = N, .n = 1, .token = token, .hidden = b.r.step.hidden};
+    CHECK_ERR(ops->committed(b.d, &c, &err), &err, LATHE_E_ARGUMENT, "position 70");
     /* And of an empty sequence nothing can be said. */
-    struct draft_request r = propose(&b, 1, &greedy, token, 1, 8);
+    struct draft_request r = bench_propose(&b, 1, &bench_greedy, token, 1, 8);
     CHECK_INT(r.n, 0);
     struct drafter_info info;
     ops->info(b.d, &info);
@@ -454,10 +404,10 @@ TEST(laws_and_filters)
     lathe_error err;
     struct bench b;
     struct rig_options o = {.dir = "models/nano", .act = DT_BF16, .kv = DT_BF16};
-    bench_open(&b, &o);
+    bench_open(&b, ops, &o);
     int32_t token[64];
     random_tokens(token, 64, 8000, 6);
-    feed(&b, 0, token, 0, 63);
+    bench_feed(&b, 0, token, 0, 63);
     lathe_sampling s = {.temperature = 0.9f, .top_k = 5, .top_p = 1, .repetition_penalty = 1.3f};
     struct draft_law law[8];
     for (int i = 0; i < 8; i++)
@@ -471,7 +421,7 @@ TEST(laws_and_filters)
                                   .most = 8,
                                   .history = token,
                                   .law = law,
-                                  .sampler = open_sampler(&b, &s, token, 64)};
+                                  .sampler = bench_sampler(&b, &s, token, 64)};
         CHECK_OK(ops->propose(b.d, &r, 1, &err), &err);
         CHECK_INT(r.n, 8);
         for (int32_t i = 0; i < r.n; i++) {
@@ -486,7 +436,7 @@ TEST(laws_and_filters)
         }
         differ |= seed > 0 && memcmp(first, r.draft, sizeof first) != 0;
         memcpy(first, r.draft, sizeof first);
-        struct draft_request again = propose(&b, 0, &s, token, 64, 8);
+        struct draft_request again = bench_propose(&b, 0, &s, token, 64, 8);
         check_same_drafts(&again, &r);
         sampler_close(r.sampler);
     }
