@@ -37,6 +37,8 @@ static void columns(const struct job *a, const struct batch_seq *s, int64_t j, i
     for (int64_t i = 0; i < dk; i++) {
         float *to = block + i * DELTA_COLS;
         memcpy(to, S + i * dv, (size_t)n * sizeof *S);
+        for (int64_t later = c == 0 ? n : dv; later < dv; later += 16) /* in the order of memory */
+            __builtin_prefetch(S + i * dv + later, 1, 2);
         memset(to + n, 0, (size_t)(DELTA_COLS - n) * sizeof *S);
     }
     for (int64_t first = 0; first < s->n_rows; first += ROWS) {
