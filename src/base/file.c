@@ -88,6 +88,9 @@ bool file_exists(const char *path)
 
 lathe_status file_write(const char *path, const void *data, size_t n, lathe_error *err)
 {
+    struct stat sb;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode)) /* rename would put a file in its place */
+        return fail(err, LATHE_E_IO, "%s: not a regular file", path);
     size_t len = strlen(path);
     char *tmp = malloc(len + 8);
     if (!tmp)

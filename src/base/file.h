@@ -23,7 +23,7 @@ lathe_status file_read(struct buf *out, const char *path, lathe_error *err);
 bool file_exists(const char *path);
 
 /* Writes path by way of a temporary file beside it that is renamed when complete, so that no
- * partial file is left. */
+ * partial file is left. What exists there and is no regular file is left alone. */
 lathe_status file_write(const char *path, const void *data, size_t n, lathe_error *err);
 
 #endif

@@ -1,5 +1,7 @@
 #include "test.h"
 
+#include <sys/stat.h>
+
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
@@ -72,6 +74,10 @@ TEST(files)
     CHECK_ERR(file_map(&f, test_tmp("absent"), &e), &e, LATHE_E_IO, "absent: No such file");
     CHECK_ERR(file_map(&f, test_tmp(""), &e), &e, LATHE_E_IO, "not a regular file");
     CHECK_ERR(file_write(test_tmp("no/such/folder"), "x", 1, &e), &e, LATHE_E_IO, "folder");
+    path = test_tmp("pipe");
+    CHECK(mkfifo(path, 0600) == 0);
+    CHECK_ERR(file_write(path, "x", 1, &e), &e, LATHE_E_IO, "pipe: not a regular file");
+    path = test_tmp("f.bin");
     CHECK_OK(file_write(path, "", 0, &e), &e);
     CHECK_OK(file_map(&f, path, &e), &e);
     CHECK(f.size == 0 && f.data == NULL);
