@@ -80,6 +80,8 @@ lathe_status messages_read(struct buf *b, struct buf *tools, const char *path, l
             own_tools = json_object_get(d.root, "tools");
         }
         st = print_messages(b, &d, messages, err);
+        if (!st && own_tools && !json_is_array(own_tools) && !json_is_null(own_tools))
+            st = fail(err, LATHE_E_FORMAT, "tools: expected an array of tools");
         if (!st && json_is_array(own_tools) && tools->len == 0) {
             json_print(tools, &d, own_tools);
             st = buf_check(tools, "the tools", err);

@@ -180,7 +180,7 @@ static int store_number(const struct options *o, struct option *r, const char *s
         return options_usage(o, "%s is \"%s\", expected %s", spelled, value,
                              r->kind == OPTION_INT ? "a whole number" : "a number");
     if (!(x >= r->min && x <= r->max)) {
-        if (r->max >= INT32_MAX)
+        if (r->max >= INT32_MAX && x < r->min)
             return options_usage(o, "%s is %s, expected %.15g or more", spelled, value, r->min);
         return options_usage(o, "%s is %s, expected %.15g to %.15g", spelled, value, r->min,
                              r->max);

@@ -136,6 +136,7 @@ t_values_are_checked() {
     usage "--temp is -1, expected 0 to 100" run -m $M -p x --temp -1
     usage "--temp is nan, expected 0 to 100" run -m $M -p x --temp nan
     usage "--top-k is -2, expected -1 or more" run -m $M -p x --top-k -2
+    usage "-n is 99999999999, expected -1 to 2147483647" run -m $M -p x -n 99999999999
     usage "--presence-penalty is 3, expected -2 to 2" run -m $M -p x --presence-penalty 3
     usage "--frequency-penalty is -3, expected -2 to 2" run -m $M -p x --frequency-penalty=-3
     usage "--repetition-penalty is 0, expected 0.01 to 100" run -m $M -p x --repetition-penalty 0
@@ -202,6 +203,8 @@ t_bad_files_are_named() {
     refused "expected an array of messages" template -m $M --messages "$T/object.json"
     printf '{"x": 1}' >"$T/tools.json"
     refused "expected an array of tools" run -m $M -p x --tools "$T/tools.json"
+    printf '{"messages": [{"role": "user", "content": "a"}], "tools": 5}' >"$T/five.json"
+    refused "five.json: tools: expected an array" template -m $M --messages "$T/five.json"
     : >"$T/empty"
     refused "0 tokens, expected 2 or more" perplexity -m $M -f "$T/empty"
     refused "one/l" run -m $M -p x --logprobs 1 --logprobs-file "$T/no/one/l"
