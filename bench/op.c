@@ -48,6 +48,11 @@ static const struct {
     {"conv_fold", bench_conv_fold},
     {"rmsnorm_gated", bench_rmsnorm_gated},
     {"gather_rows", bench_gather_rows},
+    {"block_conv", bench_block_conv},
+    {"ring_append", bench_ring_append},
+    {"block_attention", bench_block_attention},
+    {"top_k", bench_top_k},
+    {"pair_scores", bench_pair_scores},
 };
 enum { N_OPERATORS = sizeof operators / sizeof operators[0] };
 

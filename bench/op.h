@@ -67,5 +67,11 @@ void bench_causal_conv1d_silu(struct run *r);
 void bench_gated_delta_rule(struct run *r);
 void bench_gated_delta_fold(struct run *r);
 void bench_conv_fold(struct run *r);
+/* op_block.c */
+void bench_block_conv(struct run *r);
+void bench_ring_append(struct run *r);
+void bench_block_attention(struct run *r);
+void bench_top_k(struct run *r);
+void bench_pair_scores(struct run *r);
 
 #endif

@@ -38,21 +38,28 @@ void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o)
     r->sampling = (lathe_sampling){.top_p = 1, .repetition_penalty = 1, .seed = 1};
 }
 
+static char made_dir[1100];
+
+const char *draft_rig_dir(void)
+{
+    return made_dir;
+}
+
 void draft_rig_make(struct draft_rig *r, const struct drafter_spec *s, const struct out_file *f,
                     const struct draft_rig_options *o)
 {
     static int n;
-    char name[32], target[1100], dir[1100];
+    char name[32], target[1100];
     struct model_spec m;
     struct draft_rig_options all = *o;
     snprintf(target, sizeof target, "%s", test_tmp("target"));
     snprintf(name, sizeof name, "drafter-%d", n++);
-    snprintf(dir, sizeof dir, "%s", test_tmp(name));
+    snprintf(made_dir, sizeof made_dir, "%s", test_tmp(name));
     model_spec_init(&m);
     make_model(target, &m);
-    drafter_files(dir, s, f);
+    drafter_files(made_dir, s, f);
     all.rig.dir = target;
-    all.dir = dir;
+    all.dir = made_dir;
     draft_rig_open(r, &all);
 }
 

@@ -27,6 +27,8 @@ struct draft_rig_options {
  * gives the rest. */
 void draft_rig_make(struct draft_rig *r, const struct drafter_spec *s, const struct out_file *f,
                     const struct draft_rig_options *o);
+/* Where the drafter that was made last lies. */
+const char *draft_rig_dir(void);
 void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o);
 void draft_rig_close(struct draft_rig *r);
 /* A new sampler for the next proposals: greedy unless r->sampling was changed. */

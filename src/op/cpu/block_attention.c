@@ -7,6 +7,7 @@
 #include "op/cpu/cpu.h"
 
 enum { QUERIES = 96 }; /* of one item: their sums (48 KiB at head_dim 128) stay in L2 */
+_Static_assert((int)OP_MAX_GROUP <= (int)QUERIES, "an item holds a row");
 
 struct job {
     const struct cpu *cpu;
@@ -21,7 +22,6 @@ struct job {
 struct item {
     const struct batch_seq *seq;
     int64_t row, n_rows, kv_head; /* row: in the sequence */
-    void *q;                      /* [n_rows, group, head_dim] act */
     float *p, *max, *sum, *o;
 };
 
@@ -41,8 +41,8 @@ static void shape(struct job *j, const struct cpu *cpu, const struct block_atten
     j->n_kv = a->ring->k.dim[2];
     j->hd = a->ring->k.dim[3];
     j->group = a->q.dim[1] / j->hd / j->n_kv;
-    j->max_rows = j->group < QUERIES ? QUERIES / j->group : 1;
-    size_t n = (size_t)(j->max_rows * j->group * (2 * j->hd + ATTENTION_TILE + 2)) * sizeof(float);
+    j->max_rows = QUERIES / j->group;
+    size_t n = (size_t)(j->max_rows * j->group * (j->hd + ATTENTION_TILE + 2)) * sizeof(float);
     j->thread_bytes = (n + 63) & ~(size_t)63;
 }
 
@@ -76,69 +76,90 @@ static struct item item_at(const struct job *j, int64_t i)
 static void place(const struct job *j, struct item *it, unsigned char *memory)
 {
     int64_t n = j->max_rows * j->group;
-    it->q = memory;
-    it->p = (float *)(void *)memory + n * j->hd;
+    it->p = (float *)(void *)memory;
     it->o = it->p + n * ATTENTION_TILE;
     it->max = it->o + n * j->hd;
     it->sum = it->max + n;
 }
 
-/* The keys at positions [first, end), at most a tile, for the rows that see them. Neighbours that see the
- * same ones go together. */
-static void tile(const struct job *j, const struct item *it, int64_t first, int64_t end,
-                 const void *const *key, const void *const *value, enum dtype dtype)
+/* Up to ATTENTION_TILE keys and values at positions first ... end - 1, and what to prefetch. */
+struct keys {
+    int64_t first, end;
+    const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
+    const unsigned char *ahead_key, *ahead_value;
+    size_t ahead_stride;
+    enum dtype dtype;
+};
+
+/* Rows [row, row + n_rows) of the item, which see the keys at positions [from, to). */
+static void see(const struct job *j, const struct item *it, const struct keys *k, int64_t row,
+                int64_t n_rows, int64_t from, int64_t to)
+{
+    size_t head = (size_t)j->hd * dtype_size(j->a->q.dtype); /* bytes */
+    int64_t n = n_rows * j->group, at = row * j->group;
+    const void *q[QUERIES];
+    for (int64_t i = 0; i < n; i++)
+        q[i] = (const unsigned char *)tensor_at(&j->a->q,
+                                                it->seq->first_row + it->row + row + i / j->group) +
+               (size_t)(it->kv_head * j->group + i % j->group) * head;
+    struct attention_tile t = {
+        .q = q,
+        .key = k->key + (from - k->first),
+        .value = k->value + (from - k->first),
+        .ahead_key = row ? NULL : k->ahead_key,
+        .ahead_value = row ? NULL : k->ahead_value,
+        .ahead_stride = k->ahead_stride,
+        .n_q = n,
+        .n_keys = to - from,
+        .head_dim = j->hd,
+        .scale = j->a->scale,
+        .p = it->p + at * ATTENTION_TILE,
+        .max = it->max + at,
+        .sum = it->sum + at,
+        .o = it->o + at * j->hd,
+        .act = j->a->q.dtype,
+        .kv = k->dtype,
+    };
+    j->cpu->kernels.attention_tile(&t);
+}
+
+/* The keys for all rows. Neighbours that see the same ones go together. */
+static void tile(const struct job *j, const struct item *it, const struct keys *k)
 {
     int64_t window = j->a->window, pos = it->seq->pos + it->row;
-    for (int64_t r = 0; r < it->n_rows;) {
-        int64_t from = most(first, pos + r - window + 1), to = least(end, pos + r + window);
-        int64_t next = r + 1;
-        while (next < it->n_rows && most(first, pos + next - window + 1) == from &&
-               least(end, pos + next + window) == to)
-            next++;
-        int64_t at = r * j->group;
-        const void *q[QUERIES];
-        for (int64_t i = at; i < next * j->group; i++)
-            q[i - at] =
-                (const unsigned char *)it->q + (size_t)(i * j->hd) * dtype_size(j->a->q.dtype);
-        struct attention_tile t = {
-            .q = q,
-            .key = key + (from - first),
-            .value = value + (from - first),
-            .n_q = (next - r) * j->group,
-            .n_keys = to - from,
-            .head_dim = j->hd,
-            .scale = j->a->scale,
-            .p = it->p + at * ATTENTION_TILE,
-            .max = it->max + at,
-            .sum = it->sum + at,
-            .o = it->o + at * j->hd,
-            .act = j->a->q.dtype,
-            .kv = dtype,
-        };
+    for (int64_t r = 0, next; r < it->n_rows; r = next) {
+        int64_t from = most(k->first, pos + r - window + 1), to = least(k->end, pos + r + window);
+        for (next = r + 1; next < it->n_rows; next++)
+            if (most(k->first, pos + next - window + 1) != from ||
+                least(k->end, pos + next + window) != to)
+                break;
         if (to > from)
-            j->cpu->kernels.attention_tile(&t);
-        r = next;
+            see(j, it, k, r, next - r, from, to);
     }
 }
 
 static void context(const struct job *j, const struct item *it)
 {
     const struct kv_ring *ring = j->a->ring;
-    const unsigned char *keys = tensor_at(&ring->k, it->seq->slot);
-    const unsigned char *values = tensor_at(&ring->v, it->seq->slot);
-    int64_t size = ring->k.dim[1], width = j->n_kv * j->hd, end = it->seq->pos;
-    size_t value_bytes = dtype_size(ring->k.dtype);
+    size_t row = (size_t)(j->n_kv * j->hd) * dtype_size(ring->k.dtype); /* bytes */
+    size_t head = (size_t)(it->kv_head * j->hd) * dtype_size(ring->k.dtype);
+    const unsigned char *keys = (const unsigned char *)tensor_at(&ring->k, it->seq->slot) + head;
+    const unsigned char *values = (const unsigned char *)tensor_at(&ring->v, it->seq->slot) + head;
+    int64_t size = ring->k.dim[1], end = it->seq->pos;
     int64_t oldest = most(ring->first[it->seq->slot], end + it->row - (int64_t)j->a->window + 1);
-    for (int64_t s = oldest; s < end;) {
-        int64_t next = least(end, (s / ATTENTION_TILE + 1) * ATTENTION_TILE);
-        const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
-        for (int64_t i = s; i < next; i++) {
-            size_t at = (size_t)(i % size * width + it->kv_head * j->hd) * value_bytes;
-            key[i - s] = keys + at;
-            value[i - s] = values + at;
+    struct keys k = {.ahead_stride = row, .dtype = ring->k.dtype};
+    for (k.first = oldest; k.first < end; k.first = k.end) {
+        k.end = least(end, (k.first / ATTENTION_TILE + 1) * ATTENTION_TILE);
+        for (int64_t i = k.first; i < k.end; i++) {
+            k.key[i - k.first] = keys + (size_t)(i % size) * row;
+            k.value[i - k.first] = values + (size_t)(i % size) * row;
         }
-        tile(j, it, s, next, key, value, ring->k.dtype);
-        s = next;
+        /* The rows after these, unless the ring ends between: a kv head's keys lie apart, which the
+         * hardware does not see coming. */
+        bool more = k.end + ATTENTION_TILE <= end && k.end % size + ATTENTION_TILE <= size;
+        k.ahead_key = more ? keys + (size_t)(k.end % size) * row : NULL;
+        k.ahead_value = more ? values + (size_t)(k.end % size) * row : NULL;
+        tile(j, it, &k);
     }
 }
 
@@ -146,14 +167,16 @@ static void own_rows(const struct job *j, const struct item *it)
 {
     const struct batch_seq *seq = it->seq;
     size_t head = (size_t)(it->kv_head * j->hd) * dtype_size(j->a->k.dtype);
+    struct keys k = {.dtype = j->a->k.dtype};
     for (int64_t s = 0; s < seq->n_rows; s += ATTENTION_TILE) {
-        int64_t next = least(seq->n_rows, s + ATTENTION_TILE);
-        const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
+        int64_t next = least(seq->n_rows, s + ATTENTION_TILE), row = seq->first_row;
         for (int64_t i = s; i < next; i++) {
-            key[i - s] = (const unsigned char *)tensor_at(&j->a->k, seq->first_row + i) + head;
-            value[i - s] = (const unsigned char *)tensor_at(&j->a->v, seq->first_row + i) + head;
+            k.key[i - s] = (const unsigned char *)tensor_at(&j->a->k, row + i) + head;
+            k.value[i - s] = (const unsigned char *)tensor_at(&j->a->v, row + i) + head;
         }
-        tile(j, it, seq->pos + s, seq->pos + next, key, value, j->a->k.dtype);
+        k.first = seq->pos + s;
+        k.end = seq->pos + next;
+        tile(j, it, &k);
     }
 }
 
@@ -161,17 +184,12 @@ static void items(void *ctx, int32_t thread, int32_t n_threads)
 {
     const struct job *j = ctx;
     const struct block_attention_args *a = j->a;
-    size_t head = (size_t)(j->group * j->hd) * dtype_size(a->q.dtype);
     int64_t begin, end;
     pool_share(j->n_items, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         struct item it = item_at(j, i);
         place(j, &it, (unsigned char *)a->scratch.data + (size_t)thread * j->thread_bytes);
         int64_t n = it.n_rows * j->group, row = it.seq->first_row + it.row;
-        for (int64_t r = 0; r < it.n_rows; r++)
-            memcpy((unsigned char *)it.q + (size_t)r * head,
-                   (const unsigned char *)tensor_at(&a->q, row + r) + (size_t)it.kv_head * head,
-                   head);
         for (int64_t q = 0; q < n; q++) {
             it.max[q] = -INFINITY;
             it.sum[q] = 0;
