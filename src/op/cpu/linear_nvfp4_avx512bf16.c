@@ -10,6 +10,7 @@
  *
  * 26 operations on registers a group and row besides the dot products: behind memory at one row,
  * in their shadow at eight. */
+#include <math.h>
 #include <string.h>
 
 #include "op/cpu/linear_avx512bf16.h"
@@ -56,22 +57,30 @@ void nvfp4_pack_bf16(void *dst, size_t step, const void *src, enum dtype act, in
     }
 }
 
-/* Sixteen E4M3 scales. Exponent and mantissa go to their place in an F32 whose exponent bias is 120 too
- * small; the product puts that right for subnormal codes as well. The constants are kept out of
- * registers, where the sums are. */
+/* Sixteen E4M3 scales, NaN codes as 480. Exponent and mantissa go to their place in an F32 whose exponent
+ * bias is 120 too small; the product puts that right for subnormal codes as well. The constants are kept
+ * out of registers, where the sums are. */
 INLINE __m512 scales(const uint8_t *p)
 {
-    static const uint32_t constant[] = {0x80808080, 0x87F00000, 0x7B800000 /* 2^120 */, 0x7FC00000};
+    static const uint32_t constant[] = {0x87F00000, 0x7B800000 /* 2^120 */};
     const uint32_t *c = constant;
     __asm__("" : "+r"(c));
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m128i high = _mm_or_si128(b, _mm_set1_epi32((int)c[0]));
-    __mmask16 nan = _mm_cmpeq_epi8_mask(high, _mm_set1_epi8(-1));
-    __m512i bits = _mm512_slli_epi32(_mm512_cvtepi8_epi32(b), 20);
-    bits = _mm512_and_si512(bits, _mm512_set1_epi32((int)c[1]));
-    __m512 bias = _mm512_castsi512_ps(_mm512_set1_epi32((int)c[2]));
-    __m512i v = _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(bits), bias));
-    return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, nan, v, _mm512_set1_epi32((int)c[3])));
+    __m512i bits = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    bits = _mm512_and_si512(_mm512_slli_epi32(bits, 20), _mm512_set1_epi32((int)c[0]));
+    __m512 bias = _mm512_castsi512_ps(_mm512_set1_epi32((int)c[1]));
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), bias);
+}
+
+/* Is there a NaN among n scales? */
+static bool has_nan(const uint8_t *p, int64_t n)
+{
+    const __m512i sign = _mm512_set1_epi8(-128), nan = _mm512_set1_epi8(-1);
+    __mmask64 any = 0;
+    for (; n > 0; n -= 64, p += 64) {
+        __mmask64 m = n < 64 ? ((__mmask64)1 << n) - 1 : ~(__mmask64)0;
+        any |= _mm512_cmpeq_epi8_mask(_mm512_or_si512(_mm512_maskz_loadu_epi8(m, p), sign), nan);
+    }
+    return any != 0;
 }
 
 INLINE void rows(const struct span *t, int32_t i, int32_t end, const int nr, const int nx)
@@ -143,6 +152,15 @@ static void run(const struct span *s, int32_t nx)
     SPAN_RUN(rows, s, nx);
 }
 
+/* Whatever the activations, a NaN scale makes its row NaN. */
+static void spread_nan(const struct linear_tile *t, const struct span *s)
+{
+    for (int32_t r = 0; r < t->n_rows; r++)
+        if (has_nan(s->scale + r * s->scale_stride, (t->k1 - t->k0) / BLOCK))
+            for (int32_t i = 0; i < t->n_x * LINEAR_LANES; i++)
+                t->acc[r * t->n_x * LINEAR_LANES + i] = NAN;
+}
+
 void nvfp4_tile_bf16(const struct linear_tile *t)
 {
     const struct tensor *codes = &t->w->codes, *scale = &t->w->scales;
@@ -160,6 +178,7 @@ void nvfp4_tile_bf16(const struct linear_tile *t)
         .x = t->x,
         .acc = t->acc,
     };
+    const struct span whole = s;
     if (s.n_groups)
         run(&s, t->n_x);
     if (rest) {
@@ -167,4 +186,5 @@ void nvfp4_tile_bf16(const struct linear_tile *t)
         span_tail(&s, &tail, 8 * t->n_x * LINEAR_UNIT, GROUP / 2, rest / 2, rest / BLOCK);
         run(&s, t->n_x);
     }
+    spread_nan(t, &whole);
 }
