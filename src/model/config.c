@@ -1,7 +1,6 @@
 /* config.json to struct dims. Every number is checked against the range that the code behind it can
  * hold; what changes the mathematics and is not built is refused by name. */
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
