@@ -24,7 +24,7 @@ void spec_args_add(struct options *o, struct engine_args *a)
 {
     option_text(o, "--spec", NULL, &a->spec);
     option_text(o, "--draft-model", NULL, &a->draft_model);
-    option_int(o, "--draft-k", NULL, &a->draft_k, 1, LATHE_MAX_DRAFT);
+    option_int(o, "--draft-k", NULL, &a->draft_k, 1, INT32_MAX);
     option_flag(o, "--fixed-k", NULL, &a->fixed_k);
     option_flag(o, "--rejection", NULL, &a->rejection);
 }

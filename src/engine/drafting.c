@@ -153,6 +153,8 @@ static bool set_most(struct lathe_engine *e, lathe_request *r, struct draft_requ
 {
     struct spec *sp = &e->spec;
     d->most = most;
+    for (int s = 0; s < DRAFT_SOURCES && e->options.draft_k > 0; s++)
+        d->most_from[s] = sp->info.max_from[s] < most ? sp->info.max_from[s] : most;
     if (!sp->adaptive)
         return true;
     struct adapt_load load = {n_others, n_others};

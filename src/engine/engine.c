@@ -68,7 +68,7 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
     if (!st)
         st = check_range("prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK, err);
     if (!st)
-        st = check_range("draft_k", o->draft_k, 0, LATHE_MAX_DRAFT, err);
+        st = check_range("draft_k", o->draft_k, 0, INT32_MAX, err);
     if (!st && o->kv != LATHE_BF16 && o->kv != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16 or F32");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)

@@ -144,7 +144,7 @@ t_values_are_checked() {
     usage "--seed is 99999999999999999999" run -m $M -p x --seed 99999999999999999999
     usage "--max-tokens is 0" run -m $M -p x -n 0
     usage "-n is -2, expected" run -m $M -p x -n -2
-    usage "--draft-k is 16, expected 1 to 15" run -m $M -p x --draft-k 16
+    usage "--draft-k is 0, expected 1 or more" run -m $M -p x --draft-k 0
     usage "--threads is 0, expected 1 to 256" run -m $M -p x --threads 0
     usage "--ctx is 1, expected 2 to" run -m $M -p x --ctx 1
     usage "--logprobs is 21, expected 0 to 20" run -m $M -p x --logprobs 21

@@ -245,46 +245,49 @@ static void check_state(lathe_engine *e, int32_t slot, lathe_engine *fresh, cons
 
 /* ---- Equality -------------------------------------------------------------------------------- */
 
-/* How many prompts: a sample, or all 500 with LATHE_FULL set. */
-static uint32_t n_prompts(uint32_t sample)
+/* One prompt on both engines; notes which numbers of drafts were accepted in a round. */
+static void check_prompt(lathe_engine *plain, lathe_engine *e, const char *name, uint32_t which,
+                         uint32_t variant, bool *saw)
 {
-    return getenv("LATHE_FULL") ? 500 : sample;
+    static struct run want, got;
+    struct prompt p;
+    lathe_conversation c;
+    lathe_request_options o;
+    make_prompt(&p, which);
+    options_for(plain, &p, variant, &c, &o);
+    ask(plain, &o, &want);
+    CHECK_INT(want.usage.spec.drafted, 0);
+    ask(e, &o, &got);
+    check_same_run(&got, &want, name, which);
+    for (int32_t a = 0; a <= e->spec.draft_k; a++)
+        saw[a] |= got.usage.spec.histogram[a] > 0;
 }
 
+/* Every K and, in the full run, one and two threads; then rounds that accept as many as no round did yet:
+ * greedy stories and repeats until one accepts all of that K. */
 static void check_drafter(const char *name)
 {
-    bool saw[SPEC_MAX_DRAFT + 1] = {false};
-    lathe_engine *plain = open_with("none", 0, 1, 2), *e = NULL;
+    bool saw[SPEC_MAX_DRAFT + 1] = {false}, full = getenv("LATHE_FULL") != NULL;
+    lathe_engine *plain = open_with("none", 0, 1, 1), *e;
     int32_t most = 1;
-    for (int32_t threads = 1; threads <= 2; threads++) {
+    for (int32_t threads = 1; threads <= (full ? 2 : 1); threads++)
         for (int32_t k = 1; k <= most; k++) {
             e = open_with(name, k, 1, threads);
             most = e->spec.info.max_draft;
             CHECK_INT(e->spec.draft_k, k);
-            uint32_t n = n_prompts(k == most ? 18 : 3), stride = n == 500 ? 1 : 7;
-            for (uint32_t i = 0; i < n; i++) {
-                struct prompt p;
-                struct run want, got;
-                lathe_conversation c;
-                lathe_request_options o;
-                uint32_t which = i * stride + (uint32_t)k, variant = i + (uint32_t)k;
-                make_prompt(&p, which);
-                options_for(plain, &p, variant, &c, &o);
-                ask(plain, &o, &want);
-                CHECK_INT(want.usage.spec.drafted, 0);
-                ask(e, &o, &got);
-                check_same_run(&got, &want, name, which);
-                for (int32_t a = 0; a <= k; a++)
-                    saw[a] |= got.usage.spec.histogram[a] > 0;
-            }
+            uint32_t n = full ? 500 : k == most ? 12 : 2;
+            for (uint32_t i = 0; i < n; i++)
+                check_prompt(plain, e, name, full ? i : i * 7 + (uint32_t)k, i + (uint32_t)k, saw);
             lathe_engine_close(e);
         }
-        if (!getenv("LATHE_FULL"))
-            break; /* one thread; two in the state tests */
-    }
-    for (int32_t a = 0; a <= most; a++)
+    for (int32_t a = 0; a <= most; a++) {
+        e = open_with(name, a ? a : 1, 1, 1);
+        for (uint32_t i = 0; i < 60 && !saw[a]; i++)
+            check_prompt(plain, e, name, i * 3 + 2, 0, saw);
+        lathe_engine_close(e);
         if (!saw[a])
             FAIL("%s: no round accepted %d drafts", name, a);
+    }
     lathe_engine_close(plain);
 }
 
@@ -423,14 +426,14 @@ static void give_back(lathe_engine *e, const struct drafter_ops *ops, struct dra
 TEST(forced_patterns_leave_the_right_state)
 {
     static const int32_t ks[] = {1, 3, 7, 15};
-    lathe_engine *plain = open_with("none", 0, 1, 2);
+    lathe_engine *plain = open_with("none", 0, 1, 1);
     for (int k = 0; k < 4; k++) {
-        lathe_engine *e = open_with("ngram", ks[k], 1, 2);
+        lathe_engine *e = open_with("ngram", ks[k], 1, 1);
         const struct drafter_ops *ops;
         struct drafter *drafter;
         lend(e, &ops, &drafter);
         for (int pattern = 0; pattern < N_PATTERNS; pattern++)
-            for (uint32_t i = 0; i < 6; i++) {
+            for (uint32_t i = 0; i < 4; i++) {
                 struct prompt p;
                 struct run want, got;
                 lathe_conversation c;
@@ -469,7 +472,7 @@ TEST(forced_patterns_leave_the_right_state)
  * the context (cases B46 and B58), and cancelling after any number of events. */
 TEST(rounds_end_where_plain_decoding_ends)
 {
-    lathe_engine *plain = open_with("none", 0, 1, 2), *e = open_with("ngram", 7, 1, 2);
+    lathe_engine *plain = open_with("none", 0, 1, 1), *e = open_with("ngram", 7, 1, 1);
     const struct drafter_ops *ops;
     struct drafter *drafter;
     struct prompt p;
@@ -547,6 +550,7 @@ TEST(the_edge_of_the_context)
             lathe_engine_options_init(&eo);
             eo.model_dir = test_path("models/nano");
             eo.n_ctx = ctx;
+            eo.n_threads = 1;
             eo.spec = "none";
             CHECK_OK(lathe_engine_open(&plain, &eo, &err), &err);
             eo.spec = drafters[d];
@@ -583,10 +587,10 @@ TEST(drafters_are_chosen_and_refused)
     CHECK(k >= 7);
     lathe_engine_close(e);
     o.spec = "mtp";
-    o.draft_k = 100;
     bad = o;
-    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "draft_k is 100");
-    o.draft_k = 12; /* more than it can give: clipped, with a warning */
+    bad.draft_k = -1;
+    CHECK_ERR(lathe_engine_open(&e, &bad, &err), &err, LATHE_E_ARGUMENT, "draft_k is -1");
+    o.draft_k = 100; /* more than it can give: clipped, with a warning */
     CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
     CHECK_STR(lathe_engine_drafter(e, &k), "mtp");
     CHECK_INT(k, 8);
@@ -626,6 +630,7 @@ TEST(rejection_keeps_the_law)
         eo.rejection = how;
         eo.draft_k = how ? 2 : 0;
         eo.n_ctx = 128;
+        eo.n_threads = 1;
         CHECK_OK(lathe_engine_open(&e, &eo, &err), &err);
         options_for(e, &p, 0, &c, &o);
         o.max_tokens = 4;
