@@ -15,10 +15,10 @@
 #include "quant/parts.h"
 
 enum {
-    BATCH_ROWS = 128, /* activation rows that pass over a panel together: 256 KiB of sums */
-    ALONE_ROWS = 4,   /* weight rows of a panel if there is one activation row */
-    GRAIN = 4,        /* weight rows; what the kernels take at once */
-    LINE = 128,       /* bytes: two cache lines, which processors fetch together */
+    BATCH_ROWS = 64, /* activation rows that pass over a panel together: 256 KiB of sums */
+    ALONE_ROWS = 4,  /* weight rows of a panel if there is one activation row */
+    GRAIN = 4,       /* weight rows; what the kernels take at once */
+    LINE = 128,      /* bytes: two cache lines, which processors fetch together */
 };
 
 /* Sums of weight rows with one activation row, still in lanes, and what they are to be multiplied by. */

@@ -15,7 +15,7 @@
 
 enum {
     LINEAR_LANES = 16,
-    LINEAR_MAX_ROWS = 32, /* weight rows of one tile */
+    LINEAR_MAX_ROWS = 64, /* weight rows of one tile */
     LINEAR_UNIT = 64,     /* bytes of packed activations: what a kernel loads at once */
 };
 
