@@ -119,6 +119,7 @@ struct drafter {
     void *workspace; /* backend memory */
     size_t workspace_bytes;
     int32_t max_draft;
+    bool has_warned; /* of scores that are not finite */
     /* A batch's arrays: [max_rows], max_rows the larger of o.max_rows and n_slots * block. */
     int32_t max_rows;
     int32_t *token, *slot, *pos, *row;

@@ -4,6 +4,7 @@
  * the target. The law is that of the same choice. */
 #include <math.h>
 
+#include "base/log.h"
 #include "spec/dflash.h"
 
 /* A chain ends where its tokens are all accepted less often than this: one row in five would have to pay
@@ -45,6 +46,11 @@ static bool choose_candidate(struct drafter *d, struct draft_request *r, const f
             d->candidate_row[id[c]] = score[c];
             any = true;
         }
+    if (!any && !d->has_warned) {
+        log_warn("drafter %s: no score at position %d is finite; it goes without", "dflash2",
+                 r->pos + 1 + r->n);
+        d->has_warned = true;
+    }
     chosen = any && choose(d, r, d->candidate_row);
     for (int32_t c = 0; c < d->config.n_candidates; c++)
         if (id[c] >= 0)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cache/kv.h"
 #include "spec/drafter.h"
 
@@ -28,6 +29,7 @@ struct drafter {
     struct rope rope;
     uint8_t rope_axis[MAX_ROTARY_PAIRS];
     struct context *slot; /* [n_slots] */
+    bool has_warned;      /* of logits that are not finite */
 
     struct exec x;
     unsigned char *memory; /* of the backend: the workspace, then */
@@ -328,15 +330,21 @@ static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, lat
     return exec_end(&d->x, err);
 }
 
-/* Chooses the next draft of a request. False if there is none: the target will say why. */
+/* Chooses the next draft of a request. False if there is none; that the head's logits are not finite is said
+ * once. */
 static bool choose(struct drafter *d, struct draft_request *r, const float *logits)
 {
+    lathe_error err;
     struct draft_law *law = r->law ? &r->law[r->n] : NULL;
     if (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q, &law->n, NULL))
         return false;
     int32_t id;
-    if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, NULL))
+    if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, &err)) {
+        if (err.status == LATHE_E_NUMERIC && !d->has_warned)
+            log_warn("drafter mtp: %s; it goes without", err.message);
+        d->has_warned |= err.status == LATHE_E_NUMERIC;
         return false;
+    }
     r->draft[r->n++] = id;
     return true;
 }
