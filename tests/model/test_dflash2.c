@@ -1,43 +1,17 @@
 /* DFlash2 against the vectors of an independent implementation (tests/golden, and ../shared for the BF16
  * checkpoint): features, context, block, candidates, scores, drafts. */
 #include "draft_rig.h"
+#include "golden.h"
 #include "test.h"
 
-#include "base/json.h"
 #include "tol.h"
 
-struct golden {
-    struct checkpoint *vectors;
-    struct json_doc json;
-};
-
-static void golden_open(struct golden *g, const char *stem)
-{
-    char path[1100];
-    lathe_error err;
-    snprintf(path, sizeof path, "%s.safetensors", stem);
-    CHECK_OK(checkpoint_open(&g->vectors, path, &err), &err);
-    snprintf(path, sizeof path, "%s.json", stem);
-    CHECK_OK(json_read_file(&g->json, path, &json_limits_model, &err), &err);
-}
-
-static void golden_close(struct golden *g)
-{
-    checkpoint_close(g->vectors);
-    json_release(&g->json);
-}
-
-/* A heap copy, aligned. */
+/* The vector, which must be there. */
 static void *vector(const struct golden *g, const char *prompt, const char *name, int64_t *n)
 {
-    char full[64];
-    snprintf(full, sizeof full, "%s.%s", prompt, name);
-    const struct checkpoint_tensor *t = checkpoint_find(g->vectors, full);
-    if (!t)
-        FAIL("no vector %s", full);
-    *n = (int64_t)(t->bytes / 4);
-    void *copy = malloc(t->bytes);
-    memcpy(copy, t->data, t->bytes);
+    void *copy = golden_vector(g, prompt, name, n);
+    if (!copy)
+        FAIL("no vector %s.%s", prompt, name);
     return copy;
 }
 

@@ -1,49 +1,14 @@
 /* The whole model against the reference implementation's vectors (tests/golden, and ../shared for the
  * BF16 checkpoint): hidden states, recurrent and convolution state, rotated keys, logits, greedy
  * continuations. */
+#include "golden.h"
 #include "rig.h"
 #include "test.h"
 
-#include "base/json.h"
 #include "tol.h"
 
 static const char *const prompts[] = {"define", "think", "tools", "story", "passage"};
 enum { N_PROMPTS = sizeof prompts / sizeof *prompts };
-
-struct golden {
-    struct checkpoint *vectors;
-    struct json_doc json;
-};
-
-static void golden_open(struct golden *g, const char *stem)
-{
-    char path[1100];
-    lathe_error err;
-    snprintf(path, sizeof path, "%s.safetensors", stem);
-    CHECK_OK(checkpoint_open(&g->vectors, path, &err), &err);
-    snprintf(path, sizeof path, "%s.json", stem);
-    CHECK_OK(json_read_file(&g->json, path, &json_limits_model, &err), &err);
-}
-
-static void golden_close(struct golden *g)
-{
-    checkpoint_close(g->vectors);
-    json_release(&g->json);
-}
-
-/* A heap copy, aligned; NULL where there is no such vector. */
-static void *vector(const struct golden *g, const char *prompt, const char *name, int64_t *n)
-{
-    char full[64];
-    snprintf(full, sizeof full, "%s.%s", prompt, name);
-    const struct checkpoint_tensor *t = checkpoint_find(g->vectors, full);
-    if (!t)
-        return NULL;
-    *n = (int64_t)(t->bytes / 4);
-    void *copy = malloc(t->bytes);
-    memcpy(copy, t->data, t->bytes);
-    return copy;
-}
 
 static void compare(const char *what, const char *prompt, const float *got, const float *want,
                     int64_t n, double tol)
@@ -73,7 +38,7 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
 {
     int64_t n_ids, n;
     const struct dims *d = &r->model.dims;
-    int32_t *ids = vector(g, prompt, "ids", &n_ids);
+    int32_t *ids = golden_vector(g, prompt, "ids", &n_ids);
     float *hidden = calloc((size_t)(d->n_layers + 1) * 4 * (size_t)d->hidden, sizeof *hidden);
     struct taps taps = {hidden, d->n_layers};
     rig_reset(r, 0);
@@ -84,14 +49,14 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
         rig_run(r, PHASE_PREFILL, 0, at, ids + at, k);
     }
     r->step.x.tap = NULL;
-    float *want = vector(g, prompt, "hidden_f32", &n);
+    float *want = golden_vector(g, prompt, "hidden_f32", &n);
     if (piece >= n_ids)
         compare("hidden", prompt, hidden, want, n, TOL_GOLDEN_F32);
     free(want);
     free(hidden);
 
     int32_t rows = (int32_t)(n_ids < piece ? n_ids : (n_ids - 1) % piece + 1);
-    want = vector(g, prompt, "logits_f32", &n);
+    want = golden_vector(g, prompt, "logits_f32", &n);
     int32_t n_rows = (int32_t)(n / d->vocab);
     for (int32_t i = 0; i < n_rows; i++)
         if (rows - n_rows + i >= 0)
@@ -100,7 +65,7 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
     free(want);
 
     struct kv_pages kv = kv_cache_layer(&r->state.kv, 0);
-    want = vector(g, prompt, "k3_f32", &n);
+    want = golden_vector(g, prompt, "k3_f32", &n);
     for (int32_t i = 0; i < 4; i++) {
         int32_t pos = (int32_t)n_ids - 4 + i;
         const float *k = (const float *)tensor_at(&kv.k, kv.page_table[pos / KV_PAGE]) +
@@ -114,14 +79,14 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
     for (int32_t i = 0; i < 2; i++) {
         char name[16];
         snprintf(name, sizeof name, "S%d_f32", layers[i]);
-        want = vector(g, prompt, name, &n);
+        want = golden_vector(g, prompt, name, &n);
         if (!want)
             continue;
         struct tensor S = recurrent_S(&r->state.recurrent, gdn_index[i]);
         compare(name, prompt, S.data, want, n, TOL_GOLDEN_F32);
         free(want);
         snprintf(name, sizeof name, "conv%d_f32", layers[i]);
-        want = vector(g, prompt, name, &n); /* [conv_dim, 4], of which the last 3 are kept */
+        want = golden_vector(g, prompt, name, &n); /* [conv_dim, 4], of which the last 3 are kept */
         struct tensor tail = recurrent_tail(&r->state.recurrent, gdn_index[i]);
         float *got = malloc((size_t)n * sizeof *got);
         for (int64_t c = 0; c < d->conv_dim; c++) {
@@ -140,7 +105,7 @@ static void check_prompt(struct rig *r, const struct golden *g, const char *prom
 static void check_greedy(struct rig *r, const struct golden *g, const char *prompt)
 {
     int64_t n_ids;
-    int32_t *ids = vector(g, prompt, "ids", &n_ids);
+    int32_t *ids = golden_vector(g, prompt, "ids", &n_ids);
     json_t *p = json_object_get(json_object_get(g->json.root, "prompts"), prompt);
     json_t *greedy = json_object_get(p, "greedy"), *margins = json_object_get(p, "margins");
     rig_reset(r, 0);
@@ -187,9 +152,9 @@ static void check_bf16(const char *dir, const char *stem)
     int32_t vocab = r.model.dims.vocab;
     for (int i = 0; i < N_PROMPTS; i++) {
         int64_t n_ids, n, n_bf16;
-        int32_t *ids = vector(&g, prompts[i], "ids", &n_ids);
-        float *f32 = vector(&g, prompts[i], "logits_f32", &n);
-        float *bf16 = vector(&g, prompts[i], "logits_bf16run", &n_bf16);
+        int32_t *ids = golden_vector(&g, prompts[i], "ids", &n_ids);
+        float *f32 = golden_vector(&g, prompts[i], "logits_f32", &n);
+        float *bf16 = golden_vector(&g, prompts[i], "logits_bf16run", &n_bf16);
         int32_t rows = (int32_t)(n_bf16 / vocab);
         const float *want = f32 + (n - n_bf16);
         float *got = malloc((size_t)n_bf16 * sizeof *got);
