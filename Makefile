@@ -5,12 +5,13 @@
 
 SAN      ?=
 DEBUG    ?=
+CUDA     ?=
 CROSS    ?=
 CC       := $(CROSS)$(if $(filter default,$(origin CC)),gcc,$(CC))
 MACHINE  := $(shell $(CC) -dumpmachine 2>/dev/null)
 ARCH     := $(firstword $(subst -, ,$(MACHINE)))
 comma    := ,
-CONFIG   := $(ARCH)$(if $(DEBUG),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
+CONFIG   := $(ARCH)$(if $(CUDA),-cuda)$(if $(DEBUG),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
 B        := build/$(CONFIG)
 
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -23,7 +24,18 @@ LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm
 DEPFLAGS = -MMD -MP
 
-UNITS    := base tensor container quant op op/ref op/cpu cache model text sample spec engine
+# make CUDA=1: the GPU backend, for these compute capabilities.
+CUDA_HOME ?= /usr/local/cuda
+NVCC     ?= $(CUDA_HOME)/bin/nvcc
+SMS      ?= 80 86 89 90 120a
+NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-Wall,-Wno-unknown-pragmas \
+            $(foreach s,$(SMS),-gencode=arch=compute_$(s),code=sm_$(s))
+ifneq ($(CUDA),)
+CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS:%a=%)"' -I$(CUDA_HOME)/include
+LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
+
+UNITS    := base tensor container quant op op/ref op/cpu $(if $(CUDA),op/cuda) cache model text sample spec engine
 # A cross build is for the kernels and their tests: it needs no library of the other machine.
 ifneq ($(CROSS),)
 UNITS    := base tensor quant op op/ref op/cpu
@@ -34,7 +46,7 @@ ARM_ONLY := %_neon.c
 FOREIGN  := $(if $(filter x86_64,$(ARCH)),$(ARM_ONLY),$(X86_ONLY) $(if $(filter aarch64,$(ARCH)),,$(ARM_ONLY)))
 sources   = $(filter-out $(FOREIGN) $(SKIP),$(wildcard $(1)/*.c))
 SRC      := $(foreach u,$(UNITS),$(call sources,src/$u))
-OBJ      := $(SRC:%.c=$B/%.o)
+OBJ      := $(SRC:%.c=$B/%.o) $(if $(CUDA),$(patsubst %.cu,$B/%.cu.o,$(wildcard src/op/cuda/*.cu)))
 BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
 CLI_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard cli/*.c))
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c)
@@ -109,6 +121,10 @@ $B/tests/%.o: CPPFLAGS += -Itests
 $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(DEPFLAGS) -c -o $@ $<
+
+$B/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -MMD -MP -c -o $@ $<
 
 # Public implementations that tests compare with; their tests are skipped where npm is missing.
 build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json

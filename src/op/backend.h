@@ -147,6 +147,20 @@ struct backend {
     /* Zeroed memory of the backend, 64-byte aligned. */
     lathe_status (*alloc)(void *stream, void **p, size_t bytes, lathe_error *err);
     void (*free)(void *stream, void *p);
+    /* The same of the host, which copies reach fastest and operators may read. */
+    lathe_status (*alloc_host)(void *stream, void **p, size_t bytes, lathe_error *err);
+    void (*free_host)(void *stream, void *p);
+    /* Is memory from alloc the host's own? If not, host code reaches it through copies only. */
+    bool is_host;
+    /* In order with the operators. copy_in may return before it is done, but has read `src`. What
+     * fails is reported by the next call that returns a status. */
+    void (*zero)(void *stream, void *p, size_t bytes);
+    void (*copy)(void *stream, void *dst, const void *src, size_t bytes);
+    void (*copy_in)(void *stream, void *dst, const void *src, size_t bytes);
+    /* Complete on return, and so is all work before it. */
+    lathe_status (*copy_out)(void *stream, void *dst, const void *src, size_t bytes,
+                             lathe_error *err);
+    lathe_status (*wait)(void *stream, lathe_error *err);
     /* May this backend multiply by a weight of this format with these activations? */
     bool (*has_linear)(enum weight_format_id format, enum dtype act);
 
@@ -163,5 +177,8 @@ struct backend {
 
 extern const struct backend backend_ref; /* each formula in double; one thread */
 extern const struct backend backend_cpu;
+#ifdef LATHE_CUDA
+extern const struct backend backend_cuda;
+#endif
 
 #endif

@@ -4,8 +4,19 @@
 
 #include "base/error.h"
 
-/* As struct backend's alloc and free; the stream is not looked at. */
+/* As the entries of struct backend; the stream is not looked at. */
 lathe_status host_alloc(void *stream, void **p, size_t bytes, lathe_error *err);
 void host_free(void *stream, void *p);
+void host_zero(void *stream, void *p, size_t bytes);
+void host_copy(void *stream, void *dst, const void *src, size_t bytes);
+lathe_status host_copy_out(void *stream, void *dst, const void *src, size_t bytes,
+                           lathe_error *err);
+lathe_status host_wait(void *stream, lathe_error *err);
+
+/* The memory entries of a backend on the host. */
+#define HOST_MEMORY                                                                                \
+    .alloc = host_alloc, .free = host_free, .alloc_host = host_alloc, .free_host = host_free,      \
+    .is_host = true, .zero = host_zero, .copy = host_copy, .copy_in = host_copy,                   \
+    .copy_out = host_copy_out, .wait = host_wait
 
 #endif

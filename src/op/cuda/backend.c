@@ -1,0 +1,318 @@
+/* The CUDA backend: one device, one stream, memory, and the table of entries. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/cuda/cuda.h"
+
+static lathe_status device_error(cudaError_t e, const char *what, lathe_error *err)
+{
+    return fail(err, e == cudaErrorMemoryAllocation ? LATHE_E_MEMORY : LATHE_E_DEVICE, "%s: %s",
+                what, cudaGetErrorString(e));
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------ */
+
+/* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120". */
+#ifndef LATHE_CUDA_SMS
+#define LATHE_CUDA_SMS "90"
+#endif
+
+/* Does the build hold code for this device? Code of one major version runs on later minor ones. */
+static bool is_built_for(int sm)
+{
+    const char *p = LATHE_CUDA_SMS;
+    while (*p) {
+        char *end;
+        long built = strtol(p, &end, 10);
+        if (end == p)
+            break;
+        if (built / 10 == sm / 10 && built % 10 <= sm % 10)
+            return true;
+        p = end;
+    }
+    return false;
+}
+
+static lathe_status find_device(struct cuda *c, lathe_error *err)
+{
+    int n = 0, driver = 0;
+    struct cudaDeviceProp p;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver) {
+        (void)cudaDriverGetVersion(&driver);
+        return fail(err, LATHE_E_DEVICE,
+                    "CUDA: the driver is of CUDA %d.%d, this program needs %d.%d or later",
+                    driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                    CUDART_VERSION % 1000 / 10);
+    }
+    if (e == cudaErrorNoDevice || (!e && n == 0))
+        return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
+    if (!e)
+        e = cudaGetDevice(&c->device);
+    if (!e)
+        e = cudaGetDeviceProperties(&p, c->device);
+    if (e)
+        return device_error(e, "CUDA", err);
+    c->sm = p.major * 10 + p.minor;
+    c->n_sms = p.multiProcessorCount;
+    (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
+    if (!is_built_for(c->sm))
+        return fail(err, LATHE_E_DEVICE,
+                    "CUDA: %s has compute capability %d.%d; this program was built for %s", p.name,
+                    p.major, p.minor, LATHE_CUDA_SMS);
+    return LATHE_OK;
+}
+
+static void close_stream(void *stream)
+{
+    struct cuda *c = stream;
+    if (c->stream)
+        (void)cudaStreamDestroy(c->stream);
+    (void)cudaFree(c->ring);
+    free(c->batch_host);
+    free(c);
+}
+
+static lathe_status open_stream(void **stream, struct pool *pool, const char *isa, lathe_error *err)
+{
+    (void)pool;
+    *stream = NULL;
+    struct cuda *c = calloc(1, sizeof *c);
+    if (!c)
+        return fail_memory(err, sizeof *c);
+    lathe_status st = find_device(c, err);
+    if (!st && isa && strcmp(isa, c->name) != 0)
+        st = fail(err, LATHE_E_ARGUMENT, "instruction set \"%s\": this GPU has %s", isa, c->name);
+    if (!st) {
+        void *ring = NULL;
+        cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+        if (!e)
+            e = cudaMalloc(&ring, CUDA_RING);
+        c->ring = ring;
+        if (e)
+            st = device_error(e, "CUDA", err);
+    }
+    c->batch_host = malloc(CUDA_MAX_UPLOAD);
+    if (!st && !c->batch_host)
+        st = fail_memory(err, CUDA_MAX_UPLOAD);
+    if (st)
+        close_stream(c);
+    else
+        *stream = c;
+    return st;
+}
+
+static const char *isa_of(const void *stream)
+{
+    const struct cuda *c = stream;
+    return c->name;
+}
+
+static void note(struct cuda *c, cudaError_t e)
+{
+    if (e && !c->failed)
+        c->failed = e;
+}
+
+lathe_status cuda_launched(struct cuda *c, lathe_error *err)
+{
+    cudaError_t e = c->failed ? c->failed : cudaGetLastError();
+    c->failed = cudaSuccess;
+    return e ? device_error(e, "CUDA", err) : LATHE_OK;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------------- */
+
+static lathe_status cuda_alloc(void *stream, void **p, size_t bytes, lathe_error *err)
+{
+    struct cuda *c = stream;
+    *p = NULL;
+    cudaError_t e = cudaMalloc(p, bytes ? bytes : 1);
+    if (e) {
+        size_t room = 0, total = 0;
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&room, &total);
+        *p = NULL;
+        return fail(err, e == cudaErrorMemoryAllocation ? LATHE_E_MEMORY : LATHE_E_DEVICE,
+                    "GPU memory: %zu bytes wanted, %zu of %zu free: %s", bytes, room, total,
+                    cudaGetErrorString(e));
+    }
+    note(c, cudaMemsetAsync(*p, 0, bytes, c->stream));
+    return LATHE_OK;
+}
+
+static void cuda_free(void *stream, void *p)
+{
+    (void)stream;
+    (void)cudaFree(p);
+}
+
+static lathe_status cuda_alloc_host(void *stream, void **p, size_t bytes, lathe_error *err)
+{
+    (void)stream;
+    *p = NULL;
+    cudaError_t e = cudaHostAlloc(p, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (e) {
+        (void)cudaGetLastError();
+        *p = NULL;
+        return device_error(e, "pinned host memory", err);
+    }
+    memset(*p, 0, bytes);
+    return LATHE_OK;
+}
+
+static void cuda_free_host(void *stream, void *p)
+{
+    (void)stream;
+    (void)cudaFreeHost(p);
+}
+
+static void cuda_zero(void *stream, void *p, size_t bytes)
+{
+    struct cuda *c = stream;
+    note(c, cudaMemsetAsync(p, 0, bytes, c->stream));
+}
+
+static void cuda_copy(void *stream, void *dst, const void *src, size_t bytes)
+{
+    struct cuda *c = stream;
+    note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, c->stream));
+}
+
+static void cuda_copy_in(void *stream, void *dst, const void *src, size_t bytes)
+{
+    struct cuda *c = stream;
+    note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream));
+    /* A copy from pinned memory reads it later. */
+    note(c, cudaStreamSynchronize(c->stream));
+}
+
+static lathe_status cuda_wait(void *stream, lathe_error *err)
+{
+    struct cuda *c = stream;
+    note(c, cudaStreamSynchronize(c->stream));
+    return cuda_launched(c, err);
+}
+
+static lathe_status cuda_copy_out(void *stream, void *dst, const void *src, size_t bytes,
+                                  lathe_error *err)
+{
+    struct cuda *c = stream;
+    note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream));
+    return cuda_wait(stream, err);
+}
+
+const void *cuda_upload(struct cuda *c, const void *p, size_t bytes)
+{
+    size_t whole = (bytes + 255) & ~(size_t)255;
+    if (bytes > CUDA_MAX_UPLOAD) {
+        note(c, cudaErrorInvalidValue);
+        return NULL;
+    }
+    if (c->ring_at + whole > CUDA_RING) {
+        c->ring_at = 0;
+        c->batch_device = NULL; /* it may be written over from now on */
+    }
+    unsigned char *at = c->ring + c->ring_at;
+    c->ring_at += whole;
+    note(c, cudaMemcpyAsync(at, p, bytes, cudaMemcpyHostToDevice, c->stream));
+    return at;
+}
+
+/* ---- Batches -------------------------------------------------------------------------------------- */
+
+/* Packs `bytes` behind what is there, 16-byte aligned; returns where. SIZE_MAX if they do not fit. */
+static size_t pack(unsigned char *to, size_t *used, const void *p, size_t bytes)
+{
+    size_t at = (*used + 15) & ~(size_t)15;
+    if (at > CUDA_MAX_UPLOAD || bytes > CUDA_MAX_UPLOAD - at)
+        return SIZE_MAX;
+    memset(to + *used, 0, at - *used);
+    if (p)
+        memcpy(to + at, p, bytes);
+    *used = at + bytes;
+    return at;
+}
+
+/* The arrays are packed and, if they are not what the device has, sent. */
+lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch *out,
+                        lathe_error *err)
+{
+    static const size_t none = SIZE_MAX;
+    unsigned char now[4096], *host = now;
+    size_t n = (size_t)b->n_rows, used = 0, row = n * sizeof(int32_t);
+    unsigned char *big = NULL;
+    size_t most = 8 * 16 + row * 7 + (size_t)b->n_seqs * sizeof *b->seq;
+    if (most > CUDA_MAX_UPLOAD)
+        return fail(err, LATHE_E_LIMIT, "a batch of %d rows; at most %d bytes of them", b->n_rows,
+                    CUDA_MAX_UPLOAD);
+    if (most > sizeof now) {
+        big = c->batch_host + CUDA_MAX_UPLOAD / 2; /* beside what is kept */
+        host = big;
+        if (most > CUDA_MAX_UPLOAD / 2)
+            return fail(err, LATHE_E_LIMIT, "a batch of %d rows does not fit in %d bytes",
+                        b->n_rows, CUDA_MAX_UPLOAD / 2);
+    }
+    size_t token = b->token ? pack(host, &used, b->token, row) : none;
+    size_t slot = b->slot ? pack(host, &used, b->slot, row) : none;
+    size_t pos = b->pos ? pack(host, &used, b->pos, row) : none;
+    size_t rope = b->rope_pos ? pack(host, &used, b->rope_pos, 3 * row) : none;
+    size_t seq = pack(host, &used, b->seq, (size_t)b->n_seqs * sizeof *b->seq);
+    size_t seq_of = pack(host, &used, NULL, row);
+    for (int32_t i = 0; i < b->n_seqs; i++)
+        for (int32_t k = 0; k < b->seq[i].n_rows; k++)
+            memcpy(host + seq_of + (size_t)(b->seq[i].first_row + k) * sizeof i, &i, sizeof i);
+    if (!c->batch_device || used != c->batch_bytes || memcmp(host, c->batch_host, used) != 0) {
+        memcpy(c->batch_host, host, used);
+        c->batch_bytes = used;
+        const unsigned char *at = cuda_upload(c, c->batch_host, used);
+        if (!at)
+            return cuda_launched(c, err);
+        c->batch_device = at;
+    }
+    const unsigned char *d = c->batch_device;
+#define AT(x) ((x) == none ? NULL : (const void *)(d + (x)))
+    *out = (struct cuda_batch){
+        .phase = b->phase,
+        .n_rows = b->n_rows,
+        .n_seqs = b->n_seqs,
+        .token = AT(token),
+        .slot = AT(slot),
+        .pos = AT(pos),
+        .rope_pos = AT(rope),
+        .seq = AT(seq),
+        .seq_of = AT(seq_of),
+    };
+#undef AT
+    return LATHE_OK;
+}
+
+static bool has_linear(enum weight_format_id format, enum dtype act)
+{
+    return (unsigned)format < WF_COUNT && (act == DT_BF16 || act == DT_F32);
+}
+
+const struct backend backend_cuda = {.name = "cuda",
+                                     .open = open_stream,
+                                     .close = close_stream,
+                                     .isa = isa_of,
+                                     .alloc = cuda_alloc,
+                                     .free = cuda_free,
+                                     .alloc_host = cuda_alloc_host,
+                                     .free_host = cuda_free_host,
+                                     .is_host = false,
+                                     .zero = cuda_zero,
+                                     .copy = cuda_copy,
+                                     .copy_in = cuda_copy_in,
+                                     .copy_out = cuda_copy_out,
+                                     .wait = cuda_wait,
+                                     .has_linear = has_linear,
+                                     .linear_scratch = cuda_linear_scratch,
+                                     .gdn_gates_scratch = cuda_gdn_gates_scratch,
+                                     .attention_scratch = cuda_attention_scratch,
+                                     .block_attention_scratch = cuda_block_attention_scratch,
+#define X(name) .name = cuda_##name,
+                                     OPERATORS(X)
+#undef X
+};

@@ -1,0 +1,106 @@
+/* What every kernel file includes: the backend's inside, numbers, and reductions. */
+#ifndef LATHE_OP_CUDA_CUDA_CUH
+#define LATHE_OP_CUDA_CUDA_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <stdint.h>
+
+extern "C" {
+#include "op/cuda/cuda.h"
+}
+
+typedef __nv_bfloat16 bf16;
+
+/* ---- Numbers ----------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+/* An E4M3 code. */
+__device__ __forceinline__ float e4m3_to_float(uint8_t code)
+{
+    __nv_fp8_e4m3 x;
+    x.__x = code;
+    return (float)x;
+}
+
+template <typename T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+__device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* ---- Reductions: the order of the additions depends on the block's size only ---------------------- */
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+/* Of a whole block of at most 1024 threads, a multiple of 32; every thread gets the sum. */
+__device__ __forceinline__ float block_sum(float x)
+{
+    __shared__ float part[32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = blockDim.x / 32;
+    x = warp_sum(x);
+    __syncthreads();
+    if (lane == 0)
+        part[warp] = x;
+    __syncthreads();
+    x = lane < n ? part[lane] : 0.0f;
+    return warp_sum(x);
+}
+
+/* ---- Host side --------------------------------------------------------------------------------- */
+
+/* Runs its last argument with T the type of an activation dtype. */
+#define WITH_ACT(dtype, T, ...)                                                                    \
+    do {                                                                                           \
+        if ((dtype) == DT_F32) {                                                                   \
+            typedef float T;                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            typedef bf16 T;                                                                        \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+static inline int cuda_blocks(int64_t n, int64_t per_block)
+{
+    return (int)((n + per_block - 1) / per_block);
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* The CUDA backend's inside: what every entry gets as its stream. C, and included from CUDA C. */
+#ifndef LATHE_OP_CUDA_CUDA_H
+#define LATHE_OP_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "op/backend.h"
+
+struct cuda {
+    int device;
+    int sm;        /* 90 for compute capability 9.0 */
+    int n_sms;     /* multiprocessors */
+    char name[16]; /* "sm_90" */
+    cudaStream_t stream;
+    cudaError_t failed; /* of a call that had no status to return */
+
+    /* Small arrays of the host travel to the device through a ring. A place is taken again only after its
+     * copies have gone round, in stream order. */
+    unsigned char *ring;
+    size_t ring_at;
+
+    /* The batch that is on the device: its arrays packed, and where. */
+    unsigned char *batch_host;
+    size_t batch_bytes;
+    const unsigned char *batch_device;
+};
+
+enum { CUDA_RING = 32 << 20, CUDA_MAX_UPLOAD = 4 << 20 };
+
+static inline struct cuda *cuda_of(void *stream)
+{
+    return (struct cuda *)stream;
+}
+
+/* LATHE_E_DEVICE if the launch before it, or an earlier call, failed. */
+lathe_status cuda_launched(struct cuda *c, lathe_error *err);
+
+/* A device copy of a small array of the host, valid for the operators launched in this call. NULL after a
+ * failure, which cuda_launched reports. */
+const void *cuda_upload(struct cuda *c, const void *p, size_t bytes);
+
+/* A batch whose arrays the device can read. */
+struct cuda_batch {
+    enum phase phase;
+    int32_t n_rows, n_seqs;
+    const int32_t *token, *slot, *pos; /* [n_rows] */
+    const int32_t (*rope_pos)[3];      /* [n_rows] */
+    const struct batch_seq *seq;       /* [n_seqs] */
+    const int32_t *seq_of;             /* [n_rows]: index into seq */
+};
+lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch *out,
+                        lathe_error *err);
+
+/* One function per operator, the entries of backend_cuda. */
+#define X(name)                                                                                    \
+    lathe_status cuda_##name(void *stream, const struct name##_args *a, lathe_error *err);
+OPERATORS(X)
+#undef X
+size_t cuda_linear_scratch(const void *stream, const struct linear_args *a);
+size_t cuda_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
+size_t cuda_attention_scratch(const void *stream, const struct attention_args *a);
+size_t cuda_block_attention_scratch(const void *stream, const struct block_attention_args *a);
+
+#endif
