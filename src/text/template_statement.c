@@ -3,7 +3,8 @@
 
 #include "text/template_source.h"
 
-static lathe_status parse_body(struct source *p, const char *const *ends, struct node **out);
+static lathe_status parse_body(struct source *p, int32_t line, const char *const *ends,
+                               struct node **out);
 
 /* ---- Statements ---------------------------------------------------------------------------- */
 
@@ -37,9 +38,10 @@ static lathe_status expect_name(struct source *p, const char *what, struct token
     return source_next(p);
 }
 
-/* The body of a statement from the end of its opening tag; the closing tag's name is skipped, its
- * end is not. */
-static lathe_status parse_block(struct source *p, const char *const *ends, struct node **out)
+/* The body of a statement of this line, from the end of its opening tag to the name of one of `ends`, of
+ * which the first closes it. */
+static lathe_status parse_block(struct source *p, int32_t line, const char *const *ends,
+                                struct node **out)
 {
     lathe_status st;
     bool colon;
@@ -49,13 +51,15 @@ static lathe_status parse_block(struct source *p, const char *const *ends, struc
         return source_expected(p, "the end of the tag");
     if ((st = source_next(p)))
         return st;
-    return parse_body(p, ends, out);
+    return parse_body(p, line, ends, out);
 }
 
-static lathe_status parse_closed_block(struct source *p, const char *end, struct node **out)
+/* The same to the closing tag, whose name is skipped; its end is not. */
+static lathe_status parse_closed_block(struct source *p, int32_t line, const char *end,
+                                       struct node **out)
 {
     const char *const ends[] = {end, NULL};
-    lathe_status st = parse_block(p, ends, out);
+    lathe_status st = parse_block(p, line, ends, out);
     return st ? st : source_next(p);
 }
 
@@ -89,7 +93,7 @@ static lathe_status parse_set(struct source *p, struct node *n)
     while (source_at(p, "|"))
         if ((st = source_next(p)) || (st = source_filter(p, &n->b)))
             return st;
-    return parse_closed_block(p, "endset", &n->body);
+    return parse_closed_block(p, n->line, "endset", &n->body);
 }
 
 static lathe_status parse_for(struct source *p, struct node *n)
@@ -108,30 +112,31 @@ static lathe_status parse_for(struct source *p, struct node *n)
         (st = source_skip_if(p, source_at_name(p, "recursive"), &n->is_recursive)))
         return st;
     p->loops++;
-    st = parse_block(p, ends, &n->body);
+    st = parse_block(p, n->line, ends, &n->body);
     p->loops--;
     if (st)
         return st;
     bool has_else = source_at_name(p, "else");
     if ((st = source_next(p)))
         return st;
-    return has_else ? parse_closed_block(p, "endfor", &n->else_body) : LATHE_OK;
+    return has_else ? parse_closed_block(p, n->line, "endfor", &n->else_body) : LATHE_OK;
 }
 
 static lathe_status parse_if(struct source *p, struct node *n)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    static const char *const ends[] = {"endif", "elif", "else", NULL};
+    const int32_t line = n->line;
     lathe_status st;
     for (;;) {
         n->kind = N_IF;
         if ((st = source_tuple(p, source_or, false, &n->a)) ||
-            (st = parse_block(p, ends, &n->body)))
+            (st = parse_block(p, line, ends, &n->body)))
             return st;
         bool is_elif = source_at_name(p, "elif"), is_else = source_at_name(p, "else");
         if ((st = source_next(p)))
             return st;
         if (is_else)
-            return parse_closed_block(p, "endif", &n->else_body);
+            return parse_closed_block(p, line, "endif", &n->else_body);
         if (!is_elif)
             return LATHE_OK;
         struct node *branch = source_node(p, N_IF, p->token.line);
@@ -211,7 +216,7 @@ static lathe_status parse_macro_like(struct source *p, struct node *n, const cha
     }
     p->enclosing = &here;
     if (!st)
-        st = parse_closed_block(p, end, &n->body);
+        st = parse_closed_block(p, n->line, end, &n->body);
     p->enclosing = here.outer;
     p->loops = loops;
     return st;
@@ -241,7 +246,7 @@ static lathe_status parse_filter_block(struct source *p, struct node *n)
     while (!st && source_at(p, "|"))
         if (!(st = source_next(p)))
             st = source_filter(p, &n->b);
-    return st ? st : parse_closed_block(p, "endfilter", &n->body);
+    return st ? st : parse_closed_block(p, n->line, "endfilter", &n->body);
 }
 
 static lathe_status parse_with(struct source *p, struct node *n)
@@ -255,7 +260,7 @@ static lathe_status parse_with(struct source *p, struct node *n)
             (st = source_append(p, n, target)) || (st = source_append(p, n, value)))
             return st;
     }
-    return parse_closed_block(p, "endwith", &n->body);
+    return parse_closed_block(p, n->line, "endwith", &n->body);
 }
 
 static lathe_status parse_print(struct source *p, struct node *n)
@@ -367,11 +372,12 @@ static bool is_one_of(const struct source *p, const char *const *ends)
     return false;
 }
 
-/* Statements up to a tag named in `ends` (NULL: to the end of the template), at that name. */
-static lathe_status parse_body(struct source *p, const char *const *ends, struct node **out)
+/* Statements up to a tag named in `ends` (NULL: to the end of the template), at that name. `line` is the
+ * opening tag's. */
+static lathe_status parse_body(struct source *p, int32_t line, const char *const *ends,
+                               struct node **out)
 {
     struct node **link = out;
-    int32_t line = p->token.line;
     lathe_status st;
     *out = NULL;
     for (;;) {
@@ -379,7 +385,7 @@ static lathe_status parse_body(struct source *p, const char *const *ends, struct
         case TOKEN_EOF:
             if (ends)
                 return fail(p->err, LATHE_E_FORMAT,
-                            "line %d: the template ends before {%% %s %%} of the block of line %d",
+                            "line %d: the template ends before the {%% %s %%} of line %d",
                             (int)p->token.line, ends[0], (int)line);
             return LATHE_OK;
         case TOKEN_DATA:
@@ -412,5 +418,5 @@ lathe_status template_parse(struct template *t, const char *source, size_t n, la
     if ((st = lexer_open(&p.lexer, &t->arena, source, n, err)) ||
         (st = source_intern(&p, "loop", 4, &t->loop_id)) || (st = source_next(&p)))
         return st;
-    return parse_body(&p, NULL, &t->body);
+    return parse_body(&p, 1, NULL, &t->body);
 }
