@@ -63,9 +63,6 @@ static lathe_status read_template(struct lathe_text *text, struct buf *path,
         buf_append(&b, s, n);
         st = buf_check(&b, text->template_file, err);
     }
-    size_t valid = utf8_valid_prefix(buf_str(&b), b.len);
-    if (!st && valid < b.len)
-        st = fail(err, LATHE_E_FORMAT, "%s: byte %zu is not UTF-8", text->template_file, valid);
     if (!st && text->template_file) {
         if (!b.data) /* an empty file */
             buf_append(&b, "", 0);
@@ -79,22 +76,6 @@ static lathe_status read_template(struct lathe_text *text, struct buf *path,
     return st;
 }
 
-static lathe_status open_files(struct lathe_text *text, struct buf *path, struct text_configs *c,
-                               lathe_error *err)
-{
-    const char *dir = text->model_dir;
-    struct json_doc d = {0};
-    lathe_status st = read_json(&d, path, dir, "tokenizer.json", false, err);
-    st = st ? st : read_json(&c->tokenizer, path, dir, "tokenizer_config.json", true, err);
-    st = st ? st : tokenizer_open_json(&text->tokenizer, &d, &c->tokenizer, err);
-    json_release(&d);
-    st = st ? st : read_json(&c->config, path, dir, "config.json", true, err);
-    st = st ? st : read_json(&c->generation, path, dir, "generation_config.json", true, err);
-    st = st ? st : read_template(text, path, &c->tokenizer, err);
-    st = st ? st : text_read_stop_ids(text, c, err);
-    return st ? st : text_read_sampling(text, c, err);
-}
-
 static void find_controls(struct lathe_text *text)
 {
     const struct tokenizer *t = text->tokenizer;
@@ -106,6 +87,41 @@ static void find_controls(struct lathe_text *text)
     text->im_end = tokenizer_control_id(t, "<|im_end|>");
 }
 
+/* The files' texts; a failure names the file's path. */
+static lathe_status read_files(struct lathe_text *text, struct buf *path,
+                               struct json_doc *tokenizer, struct text_configs *c, lathe_error *err)
+{
+    const char *dir = text->model_dir;
+    lathe_status st = read_json(tokenizer, path, dir, "tokenizer.json", false, err);
+    st = st ? st : read_json(&c->tokenizer, path, dir, "tokenizer_config.json", true, err);
+    st = st ? st : read_json(&c->config, path, dir, "config.json", true, err);
+    st = st ? st : read_json(&c->generation, path, dir, "generation_config.json", true, err);
+    return st ? st : read_template(text, path, &c->tokenizer, err);
+}
+
+static lathe_status check_template(const struct lathe_text *text, lathe_error *err)
+{
+    size_t n = text->n_template_source;
+    size_t valid = text->template_source ? utf8_valid_prefix(text->template_source, n) : n;
+    if (valid < n)
+        return fail(err, LATHE_E_FORMAT, "%s: byte %zu is not UTF-8", text->template_file, valid);
+    return LATHE_OK;
+}
+
+/* What they mean; a failure names the file. */
+static lathe_status open_parts(struct lathe_text *text, const struct json_doc *tokenizer,
+                               const struct text_configs *c, lathe_error *err)
+{
+    lathe_status st = tokenizer_open_json(&text->tokenizer, tokenizer, &c->tokenizer, err);
+    st = st ? st : text_read_stop_ids(text, c, err);
+    st = st ? st : text_read_sampling(text, c, err);
+    st = st ? st : check_template(text, err);
+    if (st)
+        return st;
+    find_controls(text);
+    return text_template_open(text, err);
+}
+
 lathe_status lathe_text_open(lathe_text **out, const char *model_dir, lathe_error *err)
 {
     *out = NULL;
@@ -113,23 +129,25 @@ lathe_status lathe_text_open(lathe_text **out, const char *model_dir, lathe_erro
     if (!text)
         return fail_memory(err, sizeof *text);
     struct text_configs c = {0};
+    struct json_doc tokenizer = {0};
     struct buf path;
     buf_init(&path, 1 << 16);
     lathe_status st = LATHE_OK;
     text->model_dir = strdup(model_dir);
     if (!text->model_dir)
         st = fail_memory(err, strlen(model_dir) + 1);
-    st = st ? st : open_files(text, &path, &c, err);
+    st = st ? st : read_files(text, &path, &tokenizer, &c, err);
     if (!st) {
-        find_controls(text);
-        st = text_template_open(text, err);
+        st = open_parts(text, &tokenizer, &c, err);
+        if (st)
+            error_context(err, "opening %s", model_dir);
     }
     buf_release(&path);
+    json_release(&tokenizer);
     json_release(&c.config);
     json_release(&c.generation);
     json_release(&c.tokenizer);
     if (st) {
-        error_context(err, "opening %s", model_dir);
         lathe_text_close(text);
         return st;
     }

@@ -212,8 +212,10 @@ TEST(refused_directories)
     }
     lathe_text *text;
     lathe_error e;
-    CHECK_ERR(lathe_text_open(&text, test_tmp("nowhere"), &e), &e, LATHE_E_IO, "tokenizer.json");
+    const char *nowhere = test_tmp("nowhere");
+    CHECK_ERR(lathe_text_open(&text, nowhere, &e), &e, LATHE_E_IO, "tokenizer.json");
     CHECK(!text);
+    CHECK(strncmp(e.message, nowhere, strlen(nowhere)) == 0 && !strstr(e.message + 1, nowhere));
 }
 
 TEST(where_the_template_is_found)
