@@ -97,7 +97,7 @@ typedef enum lathe_late_system {
 
 typedef struct lathe_conversation {
     const char *messages; /* JSON array of {role, content, reasoning_content?, tool_calls?} */
-    const char *tools;    /* JSON array of tool objects, or NULL */
+    const char *tools;    /* JSON array of tools with distinct names, or NULL */
     const char *kwargs;   /* JSON object of further template variables, or NULL */
     lathe_switch thinking;
     lathe_switch preserve_thinking;
@@ -175,7 +175,8 @@ typedef struct lathe_engine_options {
      * would be without.
      *   spec       "none", "mtp", "dflash2", "ngram", "mtp+ngram", "dflash2+ngram", or "auto" (NULL too):
      *              a block drafter beside the model, else its own MTP head, each with n-gram lookup
-     *   draft_dir  the block drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory
+     *   draft_dir  the block drafter's checkpoint; NULL: MODEL-dflash2 beside the model directory.
+     *              Refused where no block drafter is used
      *   draft_k    most drafts a round; 0: what suits the drafter. Clipped to what it can give
      *   fixed_k    always draft_k drafts; else their number follows cost and acceptance
      *   rejection  sampled requests accept by rejection sampling: the same law, but other tokens for a
@@ -185,8 +186,8 @@ typedef struct lathe_engine_options {
     int32_t draft_k;
     bool fixed_k;
     bool rejection;
-    const char *isa; /* "generic", "avx2", "avx512", "neon": no faster kernels than these;
-                                NULL: the best the processor has */
+    const char *isa; /* "generic", "avx2", "avx512", "avx512bf16", "neon": no faster kernels than
+                        these; NULL: the best the processor has */
     lathe_progress_fn progress; /* loading; may be NULL */
     void *progress_ctx;
 } lathe_engine_options;
@@ -352,7 +353,8 @@ typedef struct lathe_event {
 typedef struct lathe_request lathe_request;
 
 /* Checks and queues a request. Everything in *o is copied. LATHE_E_CONTEXT, naming both numbers, if
- * the prompt does not fit. */
+ * the prompt does not fit; LATHE_E_UNSUPPORTED, naming the place, if the conversation has images or
+ * videos, which lathe_render shows as the template's placeholders. */
 lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err);
 /* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid

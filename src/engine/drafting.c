@@ -32,8 +32,14 @@ static lathe_status choose(const struct lathe_engine *e, const lathe_engine_opti
     bool has_mtp = e->model.dims.has_mtp, automatic = strcmp(want, "auto") == 0;
     *ops = NULL;
     *dir = NULL;
-    if (strcmp(want, "none") == 0)
+    if (strcmp(want, "none") == 0) {
+        if (o->draft_dir)
+            return fail(
+                err, LATHE_E_ARGUMENT,
+                "without speculation (spec none) no drafter is read; %s is given (draft_dir)",
+                o->draft_dir);
         return LATHE_OK;
+    }
     if (automatic)
         want = block ? "dflash2+ngram" : has_mtp ? "mtp+ngram" : "ngram";
     *ops = drafter_named(want);

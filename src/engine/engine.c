@@ -140,7 +140,7 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
 {
     e->options = *o;
     e->backend = &backend_cpu;
-    if (!o->model_dir)
+    if (!o->model_dir || !*o->model_dir)
         return fail(err, LATHE_E_ARGUMENT, "no model directory is given");
     lathe_status st = model_open(&e->model, o->model_dir, err);
     if (!st)
@@ -255,7 +255,10 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
     struct lathe_engine *e = calloc(1, sizeof *e);
     if (!e)
         return fail_memory(err, sizeof *e);
-    if (pthread_mutex_init(&e->lock, NULL) != 0 || pthread_cond_init(&e->wake, NULL) != 0) {
+    bool has_lock = pthread_mutex_init(&e->lock, NULL) == 0;
+    if (!has_lock || pthread_cond_init(&e->wake, NULL) != 0) {
+        if (has_lock)
+            pthread_mutex_destroy(&e->lock);
         free(e);
         return fail_memory(err, sizeof *e);
     }

@@ -51,7 +51,7 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
         return fail(err, LATHE_E_ARGUMENT, "draft_k is %d, expected -1 to %d", o->draft_k,
                     LATHE_MAX_DRAFT);
     if (o->n_stop > MAX_STOPS)
-        return fail(err, LATHE_E_LIMIT, "%zu stop strings, at most %d", o->n_stop, MAX_STOPS);
+        return fail(err, LATHE_E_ARGUMENT, "%zu stop strings, at most %d", o->n_stop, MAX_STOPS);
     for (size_t i = 0; i < o->n_stop; i++) {
         size_t len = o->stop[i] ? strlen(o->stop[i]) : 0;
         if (len < 1 || len > MAX_STOP_BYTES)
@@ -59,7 +59,7 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
                         MAX_STOP_BYTES);
     }
     if (o->n_stop_id > MAX_STOP_IDS)
-        return fail(err, LATHE_E_LIMIT, "%zu stop ids, at most %d", o->n_stop_id, MAX_STOP_IDS);
+        return fail(err, LATHE_E_ARGUMENT, "%zu stop ids, at most %d", o->n_stop_id, MAX_STOP_IDS);
     for (size_t i = 0; i < o->n_stop_id; i++)
         if (!tokenizer_has(e->text->tokenizer, o->stop_id[i]))
             return fail(err, LATHE_E_ARGUMENT, "stop_id[%zu] is %d, which no token has", i,
@@ -79,7 +79,7 @@ static lathe_status build_prompt(lathe_request *r, const lathe_request_options *
     lathe_status st = LATHE_OK;
     *thinking = false;
     if (o->conversation) {
-        st = lathe_render(e->text, o->conversation, &prompt, err);
+        st = text_render_request(e->text, o->conversation, &prompt, err);
         id = prompt.tokens.id;
         n = prompt.tokens.n;
         *thinking = prompt.thinking_open;
@@ -96,8 +96,8 @@ static lathe_status build_prompt(lathe_request *r, const lathe_request_options *
         st = fail(err, LATHE_E_ARGUMENT, "the prompt is empty");
     if (!st && n >= (size_t)e->options.n_ctx)
         st = fail(err, LATHE_E_CONTEXT,
-                  "the prompt has %zu tokens, the context holds %d and needs one for the answer", n,
-                  e->options.n_ctx);
+                  "the prompt has %zu token%s, the context holds %d and needs one for the answer",
+                  n, n == 1 ? "" : "s", e->options.n_ctx);
     if (!st) {
         int32_t *copy = arena_alloc(&r->arena, n * sizeof *copy);
         if (!copy)
@@ -302,7 +302,7 @@ lathe_status lathe_score(lathe_engine *e, const int32_t *token, size_t n, int32_
     if (window == 0)
         window = e->options.n_ctx;
     if (window < 2 || window > e->options.n_ctx)
-        return fail(err, LATHE_E_ARGUMENT, "the window is %d tokens, expected 2 to the context, %d",
+        return fail(err, LATHE_E_ARGUMENT, "the window is %d, expected 2 to the context, %d tokens",
                     window, e->options.n_ctx);
     for (size_t i = 0; i < n; i++)
         if (token[i] < 0 || token[i] >= e->model.dims.vocab)

@@ -210,6 +210,62 @@ static void set_switch(struct variables *v, const char *name, lathe_switch s)
 
 /* ---- Variables ----------------------------------------------------------------------------- */
 
+enum { TOOL_NAME_CHARACTERS = 128 };
+
+/* What a call's markup cannot carry: nothing, too much, or what ends <function=NAME>. */
+static bool is_tool_name(const char *s, size_t n)
+{
+    size_t characters = 0;
+    for (size_t i = 0; i < n; i++)
+        characters += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n > 0 && characters <= TOOL_NAME_CHARACTERS && !memchr(s, '<', n) &&
+           !memchr(s, '>', n) && !memchr(s, '\n', n) && !memchr(s, 0, n);
+}
+
+/* One tool, {"type": "function", "function": {"name", "parameters"}} or the inner object alone; `seen`
+ * has the names of those before it. */
+static bool check_tool(struct run *r, const struct json_doc *d, size_t i, json_t *seen)
+{
+    const json_t *tool = json_array_get(d->root, i);
+    if (!json_is_object(tool))
+        return run_fail(r, LATHE_E_ARGUMENT, "tools[%zu]: expected an object", i);
+    const json_t *function = json_object_get(tool, "function");
+    const char *where = function ? ".function" : "";
+    if (function && !json_is_object(function))
+        return run_fail(r, LATHE_E_ARGUMENT, "tools[%zu].function: expected an object", i);
+    if (!function)
+        function = tool;
+    size_t n = 0;
+    const json_t *parameters = json_object_get(function, "parameters");
+    const char *name = json_text(d, json_object_get(function, "name"), &n);
+    if (!name || !is_tool_name(name, n))
+        return run_fail(
+            r, LATHE_E_ARGUMENT,
+            "tools[%zu]%s.name: expected a string of 1 to %d characters without <, > and "
+            "line breaks",
+            i, where, TOOL_NAME_CHARACTERS);
+    if (json_object_get(seen, name))
+        return run_fail(r, LATHE_E_ARGUMENT,
+                        "tools[%zu]%s.name: '%.60s' is the name of an earlier tool, too", i, where,
+                        name);
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return run_fail(r, LATHE_E_ARGUMENT, "tools[%zu]%s.parameters: expected an object", i,
+                        where);
+    if (json_object_set_new_nocheck(seen, name, json_true()) != 0)
+        return run_fail(r, LATHE_E_MEMORY, "out of memory");
+    return true;
+}
+
+static bool check_tools(struct run *r, const struct json_doc *d)
+{
+    json_t *seen = json_object();
+    bool ok = seen ? true : run_fail(r, LATHE_E_MEMORY, "out of memory");
+    for (size_t i = 0; i < json_array_size(d->root) && ok; i++)
+        ok = check_tool(r, d, i, seen);
+    json_decref(seen);
+    return ok;
+}
+
 static bool build_tools(struct run *r, const struct json_doc *d, struct value *out)
 {
     *out = value_none();
@@ -217,10 +273,7 @@ static bool build_tools(struct run *r, const struct json_doc *d, struct value *o
         return true;
     if (!json_is_array(d->root))
         return run_fail(r, LATHE_E_ARGUMENT, "tools: expected an array");
-    for (size_t i = 0; i < json_array_size(d->root); i++)
-        if (!json_is_object(json_array_get(d->root, i)))
-            return run_fail(r, LATHE_E_ARGUMENT, "tools[%zu]: expected an object", i);
-    return value_from_json(r, d, d->root, FROM_CONVERSATION, out);
+    return check_tools(r, d) && value_from_json(r, d, d->root, FROM_CONVERSATION, out);
 }
 
 static lathe_status read_json(struct json_doc *d, struct conversation *all, const char *what,
@@ -416,15 +469,15 @@ static lathe_status encode(const lathe_text *text, struct rendering *t, lathe_pr
     return LATHE_OK;
 }
 
-lathe_status lathe_render(const lathe_text *text, const lathe_conversation *c, lathe_prompt *out,
-                          lathe_error *err)
+static lathe_status render(const lathe_text *text, const lathe_conversation *c, bool text_only,
+                           lathe_prompt *out, lathe_error *err)
 {
     *out = (lathe_prompt){0};
     if (!text->template)
         return fail(err, LATHE_E_UNSUPPORTED, "%s has no chat template", text->model_dir);
     if (!c->messages)
         return fail(err, LATHE_E_ARGUMENT, "messages: missing");
-    struct conversation all = {0};
+    struct conversation all = {.text_only = text_only};
     struct rendering rendered = {0};
     lathe_status st = read_json(&all.messages, &all, "messages", c->messages, err);
     st = st ? st : read_json(&all.tools, &all, "tools", c->tools, err);
@@ -434,6 +487,18 @@ lathe_status lathe_render(const lathe_text *text, const lathe_conversation *c, l
     rendering_release(&rendered);
     conversation_release(&all);
     return st;
+}
+
+lathe_status lathe_render(const lathe_text *text, const lathe_conversation *c, lathe_prompt *out,
+                          lathe_error *err)
+{
+    return render(text, c, false, out, err);
+}
+
+lathe_status text_render_request(const lathe_text *text, const lathe_conversation *c,
+                                 lathe_prompt *out, lathe_error *err)
+{
+    return render(text, c, true, out, err);
 }
 
 void lathe_prompt_release(lathe_prompt *prompt)

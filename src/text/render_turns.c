@@ -75,6 +75,37 @@ static bool find_role(struct builder_of_turns *b, const json_t *m, enum role *ro
         "messages[%zu].role: '%.40s' is none of system, developer, user, assistant, tool", b->i, s);
 }
 
+static bool has_any(const json_t *part, const char *const name[3])
+{
+    for (int i = 0; i < 3; i++)
+        if (json_object_get(part, name[i]))
+            return true;
+    return false;
+}
+
+/* A part that is not text, or that a template would take for a picture or a video beside its text. */
+static bool refuse_media(struct builder_of_turns *b, const json_t *part, size_t k, const char *type,
+                         bool is_text)
+{
+    static const char *const image[] = {"image", "image_url", "input_image"};
+    static const char *const video[] = {"video", "video_url", "input_video"};
+    bool is_image = has_any(part, image), is_video = has_any(part, video);
+    for (int i = 0; i < 3 && type; i++) {
+        is_image |= strcmp(type, image[i]) == 0;
+        is_video |= strcmp(type, video[i]) == 0;
+    }
+    if (is_image || is_video)
+        return run_fail(b->r, LATHE_E_UNSUPPORTED,
+                        "messages[%zu].content[%zu]: %s are not supported", b->i, k,
+                        is_image ? "images" : "videos");
+    if (!is_text)
+        return run_fail(b->r, LATHE_E_UNSUPPORTED,
+                        "messages[%zu].content[%zu]: a part of type '%.40s' is not supported, only "
+                        "text",
+                        b->i, k, type ? type : "");
+    return true;
+}
+
 static bool check_content(struct builder_of_turns *b, const json_t *m)
 {
     const json_t *content = json_object_get(m, "content");
@@ -102,6 +133,8 @@ static bool check_content(struct builder_of_turns *b, const json_t *m)
             return run_fail(b->r, LATHE_E_ARGUMENT,
                             "messages[%zu].content[%zu].type: expected a string, found %s", b->i, k,
                             kind(type));
+        if (b->c->text_only && !refuse_media(b, part, k, s, is_text))
+            return false;
     }
     return true;
 }

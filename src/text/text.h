@@ -34,6 +34,10 @@ struct lathe_text {
  * also without a source. */
 lathe_status text_template_open(struct lathe_text *text, lathe_error *err);
 void text_template_close(struct lathe_text *text); /* also after a failed or a missing open */
+/* lathe_render for an answer: parts other than text, of which the prompt would hold a placeholder only,
+ * are LATHE_E_UNSUPPORTED. */
+lathe_status text_render_request(const lathe_text *text, const lathe_conversation *conversation,
+                                 lathe_prompt *out, lathe_error *err);
 
 /* In text_config.c. `config` is config.json, `generation` generation_config.json, `tokenizer`
  * tokenizer_config.json; the root of any may be NULL. */

@@ -241,7 +241,7 @@ TEST(perplexity_of_the_passage)
         CHECK(i >= 100 || windows[i] == logprob[i]);
     }
     CHECK_ERR(lathe_score(e, t.id, t.n, 2000, windows, NULL, NULL, &err), &err, LATHE_E_ARGUMENT,
-              "the window is 2000 tokens");
+              "the window is 2000, expected 2 to");
     int32_t bad = 9000;
     CHECK_ERR(lathe_score(e, &bad, 1, 0, windows, NULL, NULL, &err), &err, LATHE_E_ARGUMENT,
               "token 0 is 9000");
@@ -340,7 +340,8 @@ TEST(bad_requests_are_named)
     REFUSED(bad.min_tokens = -1, LATHE_E_ARGUMENT, "min_tokens is -1");
     REFUSED(bad.n_logprobs = 21, LATHE_E_ARGUMENT, "n_logprobs is 21");
     REFUSED((bad.stop = &empty, bad.n_stop = 1), LATHE_E_ARGUMENT, "stop[0]");
-    REFUSED(bad.n_stop = 33, LATHE_E_LIMIT, "33 stop strings");
+    REFUSED(bad.n_stop = 33, LATHE_E_ARGUMENT, "33 stop strings");
+    REFUSED((bad.stop_id = &id, bad.n_stop_id = 33), LATHE_E_ARGUMENT, "33 stop ids");
     REFUSED((bad.stop_id = &id, bad.n_stop_id = 1), LATHE_E_ARGUMENT, "stop_id[0] is 8190");
     REFUSED(bad.sampling.temperature = -1, LATHE_E_ARGUMENT, "temperature");
     REFUSED(bad.sampling.repetition_penalty = 0, LATHE_E_ARGUMENT, "repetition_penalty");
@@ -348,6 +349,9 @@ TEST(bad_requests_are_named)
     REFUSED((void)0, LATHE_E_FORMAT, "messages");
     c.messages = "[]";
     REFUSED((void)0, LATHE_E_ARGUMENT, "messages");
+    c.messages =
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": \"a.png\"}]}]";
+    REFUSED((void)0, LATHE_E_UNSUPPORTED, "messages[0].content[0]: images are not supported");
     lathe_engine_close(e);
 }
 
@@ -372,6 +376,9 @@ TEST(options_of_the_engine_are_checked)
     NOT_OPENED(bad.n_threads = -3, LATHE_E_ARGUMENT, "n_threads is -3");
     NOT_OPENED(bad.isa = "mmx", LATHE_E_ARGUMENT, "mmx");
     NOT_OPENED(bad.model_dir = "no/such/model", LATHE_E_IO, "no/such/model");
+    NOT_OPENED(bad.model_dir = "", LATHE_E_ARGUMENT, "no model directory");
+    NOT_OPENED((bad.spec = "none", bad.draft_dir = "a/drafter"), LATHE_E_ARGUMENT,
+               "(spec none) no drafter is read; a/drafter is given (draft_dir)");
     o.n_ctx = 1000;
     o.n_slots = 2;
     CHECK_OK(lathe_plan(&o, &plan, &err), &err);

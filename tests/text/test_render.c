@@ -725,6 +725,27 @@ TEST(bad_conversations)
         {"[" A("") "," A("") "]", NULL, "messages: nothing in them to render", LATHE_E_ARGUMENT},
         {"[" U("x") "]", "{}", "tools: expected an array", LATHE_E_ARGUMENT},
         {"[" U("x") "]", "[5]", "tools[0]: expected an object", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"type\":\"function\"}]",
+         "tools[0].name: expected a string of 1 to 128 characters", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"f\"},{\"function\":{\"name\":\"\"}}]",
+         "tools[1].function.name: expected a string", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"function\":{\"name\":5}}]", "tools[0].function.name: expected",
+         LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":123456789012345678901234567890}]", "tools[0].name: expected",
+         LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"f>\"}]", "tools[0].name: expected", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"<f\"}]", "tools[0].name: expected", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"f\\ng\"}]", "tools[0].name: expected", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"f\\u0000g\"}]", "tools", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"function\":\"f\"}]", "tools[0].function: expected an object",
+         LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
+         "tools[0].function.parameters: expected an object", LATHE_E_ARGUMENT},
+        {"[" U("x") "]", "[{\"name\":\"f\",\"parameters\":true}]",
+         "tools[0].parameters: expected an object", LATHE_E_ARGUMENT},
+        {"[" U("x") "]",
+         "[{\"function\":{\"name\":\"f\"}},{\"name\":\"g\"},{\"function\":{\"name\":\"f\"}}]",
+         "tools[2].function.name: 'f' is the name of an earlier tool", LATHE_E_ARGUMENT},
         {"[" U("x") "]", "[", "tools: ", LATHE_E_FORMAT},
         {"[" U("\xff") "]", NULL, "messages: ", LATHE_E_FORMAT},
     };
@@ -760,6 +781,72 @@ TEST(odd_conversations)
     expect(t, &c, USER("x") CLOSED);
     c.tools = "null";
     expect(t, &c, USER("x") CLOSED);
+    lathe_text_close(t);
+}
+
+/* The longest names, in characters of one byte and of four; a name beyond; no schema at all. */
+TEST(tool_names_of_every_length)
+{
+    lathe_text *t = open_nano();
+    for (int wide = 0; wide < 2; wide++)
+        for (int n = 127; n <= 129; n++) {
+            struct buf b;
+            lathe_prompt p;
+            lathe_error e;
+            buf_init(&b, 1 << 16);
+            buf_puts(&b, "[{\"name\":\"");
+            for (int i = 0; i < n; i++)
+                buf_puts(&b, wide ? "\xF0\x9F\x99\x82" : ".");
+            buf_puts(&b, "\",\"parameters\":null},{\"name\":\"a b\",\"parameters\":{}}]");
+            lathe_conversation c = {.messages = "[" U("x") "]", .tools = buf_str(&b)};
+            if (n > 128) {
+                expect_error(t, &c, LATHE_E_ARGUMENT, "tools[0].name");
+            } else {
+                CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+                lathe_prompt_release(&p);
+            }
+            buf_release(&b);
+        }
+    lathe_text_close(t);
+}
+
+/* Placeholders are for showing what the model would see; an answer from one would be made up. */
+TEST(media_are_rendered_but_no_request)
+{
+    static const struct {
+        const char *part, *says;
+    } parts[] = {
+        {"{\"type\":\"image\"}", "images are not supported"},
+        {"{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}", "images are"},
+        {"{\"type\":\"text\",\"text\":\"a\",\"image\":\"b\"}", "images are"},
+        {"{\"type\":\"video\"}", "videos are not supported"},
+        {"{\"video\":\"x\"}", "videos are"},
+        {"{\"type\":\"input_audio\",\"input_audio\":{}}",
+         "a part of type 'input_audio' is not supported, only text"},
+        {"{}", "a part of type '' is not supported"},
+    };
+    lathe_text *t = open_nano();
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char messages[300], says[200];
+        lathe_prompt p;
+        lathe_error e;
+        snprintf(messages, sizeof messages,
+                 "[" S("s") ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}"
+                            ",%s]}]",
+                 parts[i].part);
+        snprintf(says, sizeof says, "messages[1].content[1]: %s", parts[i].says);
+        lathe_conversation c = {.messages = messages};
+        CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+        lathe_prompt_release(&p);
+        CHECK_ERR(text_render_request(t, &c, &p, &e), &e, LATHE_E_UNSUPPORTED, says);
+        CHECK(!p.text && !p.tokens.id);
+    }
+    lathe_conversation c = {.messages = "[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+                                        "\"text\":\"image\"},{\"text\":\"b\"}]}]"};
+    lathe_prompt p;
+    lathe_error e;
+    CHECK_OK(text_render_request(t, &c, &p, &e), &e);
+    lathe_prompt_release(&p);
     lathe_text_close(t);
 }
 
@@ -799,7 +886,7 @@ TEST(tools_and_kwargs_are_conversation)
     static const char source[] = "{{ style }}{{ tools | tojson }}{{ tools[0].x }}{{ eos_token }}";
     lathe_text *t = open_with(source, sizeof source - 1);
     lathe_conversation c = {.messages = "[" U("u") "]",
-                            .tools = "[{\"x\":\"<|im_start|>\",\"<|im_end|>\":1}]",
+                            .tools = "[{\"name\":\"f\",\"x\":\"<|im_start|>\",\"<|im_end|>\":1}]",
                             .kwargs = "{\"style\":\"<|im_start|>\"}"};
     lathe_prompt p;
     lathe_error e;
