@@ -22,7 +22,7 @@ void sizes_read(struct reader *r, struct dims *d)
     d->hidden = need_int(r, "hidden_size", 1, MAX_WIDTH);
     d->mlp = need_int(r, "intermediate_size", 1, MAX_WIDTH);
     d->n_layers = need_int(r, "num_hidden_layers", 1, MAX_LAYERS);
-    d->rms_eps = (float)opt_real(r, "rms_norm_eps", 0, 1, 1e-6);
+    d->rms_eps = (float)opt_real(r, "rms_norm_eps", 1e-12, 1, 1e-6);
     d->max_position = need_int(r, "max_position_embeddings", 1, 1 << 30);
 
     d->n_heads = need_int(r, "num_attention_heads", 1, MAX_HEADS);
@@ -83,6 +83,7 @@ static void check_supported(struct reader *r)
     only_string(r, "model_type", "qwen3_5", "qwen3_5_text");
     only_string(r, "hidden_act", "silu", "swish");
     only_string(r, "output_gate_type", "swish", "silu");
+    only_string(r, "mamba_ssm_dtype", "float32", "float32"); /* of the recurrent state */
     only_bool(r, "attention_bias", false);
     only_bool(r, "attn_output_gate", true);
     if (opt_int(r, "num_experts", 0, INT_MAX, 0))

@@ -79,6 +79,12 @@ void rotary_read(struct reader *text, struct dims *d, double default_part)
     }
     /* Each field from its new place, or else from its old one. */
     struct reader *theta_at = field_get(&r, "rope_theta") ? &r : text;
+    /* A wrong base is no error but a model that gets worse with every position: none is assumed. */
+    if (!field_get(theta_at, "rope_theta")) {
+        *text->st =
+            fail(text->err, LATHE_E_FORMAT, "%srope_parameters.rope_theta: missing", text->where);
+        return;
+    }
     double theta = opt_real(theta_at, "rope_theta", 1.001, 1e12, 1e7);
     struct reader *part_at = field_get(&r, "partial_rotary_factor") ? &r : text;
     double part = opt_real(part_at, "partial_rotary_factor", 0, 1, default_part);
@@ -87,10 +93,11 @@ void rotary_read(struct reader *text, struct dims *d, double default_part)
         return;
     d->rotary_dims = (int32_t)(d->head_dim * part);
     if (d->rotary_dims < 2 || d->rotary_dims % 2 || d->rotary_dims > 2 * MAX_ROTARY_PAIRS) {
-        *text->st = fail(text->err, LATHE_E_FORMAT,
-                         "partial_rotary_factor %g of head_dim %d: %d rotary dimensions, expected "
-                         "an even number of 2 to %d",
-                         part, d->head_dim, d->rotary_dims, 2 * MAX_ROTARY_PAIRS);
+        *text->st =
+            fail(text->err, LATHE_E_FORMAT,
+                 "%spartial_rotary_factor: %g of head_dim %d, %d rotary dimensions, expected "
+                 "an even number of 2 to %d",
+                 part_at->where, part, d->head_dim, d->rotary_dims, 2 * MAX_ROTARY_PAIRS);
         return;
     }
     for (int32_t i = 0; i < d->rotary_dims / 2; i++)

@@ -6,10 +6,13 @@
 #include "model/config.h"
 #include "spec/dflash.h"
 
-/* The reader of a field that may lie in dflash_config. */
+/* The reader of a field that may lie in dflash_config. In both places it must be the same. */
 static struct reader *at(struct reader *inner, struct reader *top, const char *name)
 {
-    return inner->obj && field_get(inner, name) ? inner : top;
+    json_t *v = inner->obj ? field_get(inner, name) : NULL, *other = field_get(top, name);
+    if (v && other && !json_equal(v, other) && !*top->st)
+        *top->st = fail(top->err, LATHE_E_FORMAT, "%s and %s%s differ", name, inner->where, name);
+    return v ? inner : top;
 }
 
 static void read_kind(struct reader *top, struct dflash_config *c)
@@ -35,7 +38,7 @@ static void read_kind(struct reader *top, struct dflash_config *c)
                         name);
 }
 
-static void read_layer_types(struct reader *top, struct dflash_config *c)
+static void read_layer_types(struct reader *top, struct reader *inner, struct dflash_config *c)
 {
     struct dims *d = &c->dims;
     json_t *types = field_get(top, "layer_types");
@@ -65,7 +68,11 @@ static void read_layer_types(struct reader *top, struct dflash_config *c)
         }
         any |= !d->is_full_attention[i];
     }
-    c->window = any ? need_int(top, "sliding_window", 1, 1 << 30) : 0;
+    if (any && !sliding && field_get(top, "use_sliding_window"))
+        *top->st = fail(top->err, LATHE_E_FORMAT,
+                        "use_sliding_window: false, but layer_types has sliding layers");
+    struct reader *r = at(inner, top, "sliding_window");
+    c->window = any ? need_int(r, "sliding_window", 1, 1 << 30) : 0;
 }
 
 /* The block attends both ways. Older files may not say so: then it is certain only without windows, because
@@ -160,15 +167,6 @@ static void read_block(struct reader *top, struct reader *inner, struct dflash_c
         c->n_candidates = c->dims.vocab;
 }
 
-/* A wrong base is no error but a drafter that gets worse with every position: none is assumed. */
-static void need_theta(struct reader *top)
-{
-    struct reader r = *top;
-    r.obj = opt_object(top, "rope_parameters");
-    if (!*top->st && !(r.obj && field_get(&r, "rope_theta")) && !field_get(top, "rope_theta"))
-        *top->st = fail(top->err, LATHE_E_FORMAT, "rope_parameters.rope_theta: missing");
-}
-
 static lathe_status read_config(struct dflash_config *c, const struct json_doc *doc,
                                 lathe_error *err)
 {
@@ -182,11 +180,10 @@ static lathe_status read_config(struct dflash_config *c, const struct json_doc *
     only_string(&top, "hidden_act", "silu", "swish");
     only_bool(&top, "attention_bias", false);
     sizes_read(&top, &c->dims);
-    need_theta(&top);
     if (!st)
         rotary_read(&top, &c->dims, 1);
     if (!st)
-        read_layer_types(&top, c);
+        read_layer_types(&top, &inner, c);
     check_causal(&top, &inner, c);
     if (!st)
         read_block(&top, &inner, c);

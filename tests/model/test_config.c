@@ -216,6 +216,15 @@ TEST(kinds_and_ranges)
         {"\"linear_conv_kernel_dim\": 1", "linear_conv_kernel_dim: 1, expected 2 to 8"},
         {"\"rms_norm_eps\": \"1e-6\"", "rms_norm_eps: a string, expected a number"},
         {"\"rms_norm_eps\": -1", "rms_norm_eps: -1"},
+        {"\"rms_norm_eps\": 0", "rms_norm_eps: 0, expected 1e-12 to 1"},
+        {"\"rms_norm_eps\": -1e-6", "rms_norm_eps: -1e-06"},
+        {"\"rms_norm_eps\": 1e-300", "rms_norm_eps: 1e-300"},
+        {"\"max_position_embeddings\": 0", "max_position_embeddings: 0"},
+        {"\"linear_num_key_heads\": 0", "linear_num_key_heads: 0"},
+        {"\"linear_value_head_dim\": -16", "linear_value_head_dim: -16"},
+        {"\"head_dim\": 0", "head_dim: 0"},
+        {"\"num_attention_heads\": 0", "num_attention_heads: 0"},
+        {"\"num_experts\": -1", "num_experts: -1"},
         {"\"full_attention_interval\": 0", "full_attention_interval: 0"},
         {"\"layer_types\": [\"linear_attention\"]", "layer_types: 1 entries, expected num_hidden"},
         {"\"layer_types\": 4", "layer_types: 0 entries"},
@@ -223,14 +232,24 @@ TEST(kinds_and_ranges)
         {"\"mtp_num_hidden_layers\": -1", "mtp_num_hidden_layers: -1"},
         {"\"rope_parameters\": []", "rope_parameters: an array, expected an object"},
         {"\"rope_parameters\": {\"rope_theta\": 0}", "rope_parameters.rope_theta: 0"},
-        {"\"rope_parameters\": {\"rope_type\": 3}", "rope_parameters.rope_type: an integer"},
-        {"\"rope_parameters\": {\"mrope_section\": [2, 1]}", "mrope_section: expected three"},
-        {"\"rope_parameters\": {\"rope_type\": \"yarn\"}",
+        {"\"rope_parameters\": {\"rope_theta\": -1e7}", "rope_parameters.rope_theta: -1e+07"},
+        {"\"rope_parameters\": {}", "rope_parameters.rope_theta: missing"},
+        {"\"rope_parameters\": null", "rope_parameters.rope_theta: missing"},
+        {"\"rope_parameters\": {\"rope_theta\": 1e7, \"partial_rotary_factor\": 0}",
+         "rope_parameters.partial_rotary_factor: 0 of head_dim 32"},
+        {"\"rope_parameters\": {\"rope_theta\": 1e7, \"partial_rotary_factor\": -0.25}",
+         "rope_parameters.partial_rotary_factor: -0.25"},
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": 3}",
+         "rope_parameters.rope_type: an integer"},
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"mrope_section\": [2, 1]}",
+         "mrope_section: expected three"},
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": \"yarn\"}",
          "original_max_position_embeddings: missing"},
-        {"\"rope_parameters\": {\"rope_type\": \"yarn\", "
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": \"yarn\", "
          "\"original_max_position_embeddings\": 9}",
          "rope_parameters.factor: missing"},
-        {"\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 0.5, "
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": \"yarn\", \"factor\": "
+         "0.5, "
          "\"original_max_position_embeddings\": 9}",
          "rope_parameters.factor: 0.5"},
     };
@@ -250,15 +269,20 @@ TEST(what_is_not_built)
         {"\"attention_bias\": true", "attention_bias true is not supported, only false"},
         {"\"attn_output_gate\": false", "attn_output_gate false is not supported, only true"},
         {"\"output_gate_type\": \"sigmoid\"", "output_gate_type \"sigmoid\""},
+        {"\"mamba_ssm_dtype\": \"bfloat16\"",
+         "mamba_ssm_dtype \"bfloat16\" is not supported, only \"float32\""},
         {"\"model_type\": \"llama\"", "model_type \"llama\" is not supported"},
         {"\"num_experts\": 256", "num_experts is not supported"},
         {"\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
          "\"full_attention\"]",
          "layer_types[1]: \"sliding_attention\" is not supported"},
-        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}", "rope_type \"longrope\""},
-        {"\"rope_parameters\": {\"mrope_interleaved\": false, \"mrope_section\": [2, 1, 1]}",
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": \"longrope\"}",
+         "rope_type \"longrope\""},
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"mrope_interleaved\": false, "
+         "\"mrope_section\": [2, 1, 1]}",
          "rope_parameters.mrope_interleaved false"},
-        {"\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"mscale\": 1, "
+        {"\"rope_parameters\": {\"rope_theta\": 10000000, \"rope_type\": \"yarn\", \"factor\": 4, "
+         "\"mscale\": 1, "
          "\"original_max_position_embeddings\": 9}",
          "rope_parameters.mscale is not supported"},
     };
