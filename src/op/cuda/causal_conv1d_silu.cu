@@ -54,7 +54,7 @@ __device__ __forceinline__ void store(T *p, const float in[N], bool wide)
     }
 }
 
-/* Input `back` rows before row `row` of a sequence, which may lie in its tail. Counts rows of the sequence. */
+/* Input `row` of a sequence, counted from its first in the batch; negative ones lie in its tail. */
 template <typename T>
 __device__ __forceinline__ const T *input_at(const struct conv &a, const struct batch_seq &s,
                                              int32_t row, int64_t c)
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(THREADS) conv_rows(struct conv a, bool wide)
                              c, wide);
 }
 
-template <typename T, int N> __global__ void __launch_bounds__(THREADS) conv_tail(struct conv a,
-                                                                                 bool wide)
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS) conv_tail(struct conv a, bool wide)
 {
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (c < a.channels)
@@ -176,8 +176,7 @@ static unsigned least(int64_t a, int64_t b)
     return (unsigned)(a < b ? a : b);
 }
 
-template <typename T>
-static void launch_tail(cudaStream_t stream, const struct conv *a)
+template <typename T> static void launch_tail(cudaStream_t stream, const struct conv *a)
 {
     unsigned seqs = least(a->n_seqs, 65535);
     if (is_wide(a, sizeof(T), 2))
@@ -215,8 +214,7 @@ static void launch_taps(cudaStream_t stream, const struct conv *a, int32_t longe
         launch_tail<T>(stream, a);
 }
 
-template <typename T>
-static void launch(cudaStream_t stream, const struct conv *a, int32_t longest)
+template <typename T> static void launch(cudaStream_t stream, const struct conv *a, int32_t longest)
 {
     switch (a->taps) {
     case 2:
@@ -236,9 +234,8 @@ static void launch(cudaStream_t stream, const struct conv *a, int32_t longest)
     }
 }
 
-extern "C" lathe_status cuda_causal_conv1d_silu(void *stream,
-                                                const struct causal_conv1d_silu_args *a,
-                                                lathe_error *err)
+extern "C" lathe_status
+cuda_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a, lathe_error *err)
 {
     struct cuda *c = cuda_of(stream);
     struct cuda_batch b;
