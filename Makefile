@@ -56,6 +56,7 @@ TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard $(if $(CROSS),,tests/*.c tests/model/*.c) tests/op/*.c))
 BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec
+GROW_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tools/grow*.c))
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c),$(call sources,bench)))
 
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
@@ -72,7 +73,7 @@ $B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
 # Sizes from outside come through these units.
 $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
 
-.PHONY: all check check-spec op-tests neon-check demo help clean bench format layers deps fuzz fuzz-check
+.PHONY: all check check-spec op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
@@ -116,6 +117,9 @@ $B/libbench.a: $(BENCH_OBJ)
 	$(CROSS)ar rcs $@ $^
 $B/bench/%: $B/bench/%.o $B/libbench.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$B/tools/grow: $(GROW_OBJ) $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$B/tests/model/test_grow: $B/tools/grow
 $B/tests/%.o: CPPFLAGS += -Itests
 
 $B/%.o: %.c
@@ -162,6 +166,7 @@ help:
 	@echo 'make check-spec   speculation against plain decoding on 500 prompts; takes long'
 	@echo 'make fuzz         the fuzz targets; make fuzz-check runs them, each FUZZ_SECONDS=10'
 	@echo 'make bench        build/<config>/bench/op, engine and spec: speed beside the machine limits'
+	@echo 'make grow         build/<config>/tools/grow: models/nano in the shape of the 27B'
 	@echo 'make deps         installs the Debian packages that make check needs'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
 	@echo 'make format       clang-format over the tree'
@@ -169,6 +174,7 @@ help:
 	@echo 'CC=clang, CROSS=aarch64-linux-gnu-, CI=1 (warnings are errors), B=DIR (where to build)'
 
 bench: $(BENCHES)
+grow: $B/tools/grow
 
 # The operators' tests; for ARM they run under an emulator.
 op-tests: $(filter $B/tests/op/%,$(TESTS))
