@@ -58,7 +58,7 @@ static struct cache *make_cache(struct run *r, int64_t n_slots, int64_t pos, int
     c->page_table = memory((size_t)(n_slots * pages) * sizeof *c->page_table);
     for (int64_t i = 0; i < n_slots * pages; i++)
         c->page_table[i] = (int32_t)i;
-    c->kv.page_table = c->page_table;
+    c->kv.page_table = c->kv.device_table = c->page_table;
     c->kv.pages_per_slot = (int32_t)pages;
     c->q = numbers(r->o->act, T, HEADS * HEAD_DIM);
     c->k = numbers(r->o->act, T, KV_HEADS * HEAD_DIM);

@@ -1,7 +1,6 @@
 #include "cache/kv.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static int32_t pages_for(int32_t n)
 {
@@ -42,13 +41,14 @@ lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
     lathe_status st =
         backend->alloc(stream, &data, n * page_bytes(s) * 2 * (size_t)s->n_layers, err);
     kv->data = data;
-    if (!st)
+    if (!st && !backend->is_host)
         st = backend->alloc(stream, &table, n * sizeof(int32_t), err);
-    kv->page_table = table;
     if (!st) {
+        kv->page_table = calloc(n ? n : 1, sizeof(int32_t));
+        kv->device_table = backend->is_host ? kv->page_table : table;
         kv->n_used = calloc((size_t)s->n_slots, sizeof(int32_t));
         kv->free_page = malloc(n * sizeof(int32_t));
-        if (!kv->n_used || !kv->free_page)
+        if (!kv->page_table || !kv->n_used || !kv->free_page)
             st = fail_memory(err, n * sizeof(int32_t));
     }
     if (st) {
@@ -66,11 +66,20 @@ void kv_cache_close(struct kv_cache *kv)
 {
     if (kv->data)
         kv->backend->free(kv->stream, kv->data);
-    if (kv->page_table)
-        kv->backend->free(kv->stream, kv->page_table);
+    if (kv->device_table && kv->device_table != kv->page_table)
+        kv->backend->free(kv->stream, kv->device_table);
+    free(kv->page_table);
     free(kv->n_used);
     free(kv->free_page);
     *kv = (struct kv_cache){0};
+}
+
+void kv_cache_send(struct kv_cache *kv, int32_t slot, int32_t first, int32_t n)
+{
+    size_t at = (size_t)slot * (size_t)kv->pages_per_slot + (size_t)first;
+    if (kv->device_table != kv->page_table)
+        kv->backend->copy_in(kv->stream, kv->device_table + at, kv->page_table + at,
+                             (size_t)n * sizeof *kv->page_table);
 }
 
 lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lathe_error *err)
@@ -78,8 +87,11 @@ lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lath
     if (n > kv->shape.n_ctx)
         return fail(err, LATHE_E_CONTEXT, "%d positions, the context has %d", n, kv->shape.n_ctx);
     int32_t *row = kv->page_table + (size_t)slot * (size_t)kv->pages_per_slot;
+    int32_t before = kv->n_used[slot];
     while (kv->n_used[slot] < pages_for(n))
         row[kv->n_used[slot]++] = kv->free_page[--kv->n_free];
+    if (kv->n_used[slot] > before)
+        kv_cache_send(kv, slot, before, kv->n_used[slot] - before);
     return LATHE_OK;
 }
 
@@ -91,8 +103,8 @@ void kv_cache_reset(struct kv_cache *kv, int32_t slot)
         int32_t page = row[--kv->n_used[slot]];
         for (int32_t i = 0; i < kv->shape.n_layers; i++) {
             struct kv_pages p = kv_cache_layer(kv, i);
-            memset(tensor_at(&p.k, page), 0, bytes);
-            memset(tensor_at(&p.v, page), 0, bytes);
+            kv->backend->zero(kv->stream, tensor_at(&p.k, page), bytes);
+            kv->backend->zero(kv->stream, tensor_at(&p.v, page), bytes);
         }
         kv->free_page[kv->n_free++] = page;
     }
@@ -109,5 +121,6 @@ struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i)
         .v = tensor_4d(v, s->dtype, kv->n_pages, KV_PAGE, s->n_kv_heads, s->head_dim),
         .page_table = kv->page_table,
         .pages_per_slot = kv->pages_per_slot,
+        .device_table = kv->device_table,
     };
 }

@@ -23,9 +23,11 @@ struct kv_cache {
     unsigned char *data; /* backend memory: per layer K, then V */
     int32_t n_pages;     /* in the pool */
     int32_t pages_per_slot;
-    int32_t *page_table; /* [n_slots, pages_per_slot] backend memory */
-    int32_t *n_used;     /* [n_slots]: pages a slot has */
-    int32_t *free_page;  /* [n_pages] stack */
+    int32_t *page_table; /* [n_slots, pages_per_slot] */
+    int32_t
+        *device_table;  /* the same in backend memory; page_table itself where that is the host's */
+    int32_t *n_used;    /* [n_slots]: pages a slot has */
+    int32_t *free_page; /* [n_pages] stack */
     int32_t n_free;
 };
 
@@ -38,6 +40,8 @@ void kv_cache_close(struct kv_cache *kv); /* no-op on a zeroed struct */
 
 /* Makes positions [0, n) of a slot addressable; never fails for n <= n_ctx. */
 lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lathe_error *err);
+/* Tells the backend of entries [first, first + n) of a slot's table that were changed. */
+void kv_cache_send(struct kv_cache *kv, int32_t slot, int32_t first, int32_t n);
 /* Gives the slot's pages back; what they held is zeroed, so that nothing of it can be read again. */
 void kv_cache_reset(struct kv_cache *kv, int32_t slot);
 

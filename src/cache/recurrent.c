@@ -1,7 +1,5 @@
 #include "cache/recurrent.h"
 
-#include <string.h>
-
 /* Of one slot and layer, each a multiple of 64 so that every part stays aligned. */
 static size_t matrix_bytes(const struct recurrent_shape *s)
 {
@@ -69,7 +67,7 @@ void recurrent_reset(struct recurrent *r, int32_t slot)
 {
     for (int32_t i = 0; i < r->shape.n_layers; i++) {
         struct tensor S = recurrent_S(r, i), tail = recurrent_tail(r, i);
-        memset(tensor_at(&S, slot), 0, matrix_bytes(&r->shape));
-        memset(tensor_at(&tail, slot), 0, tail_bytes(&r->shape));
+        r->backend->zero(r->stream, tensor_at(&S, slot), matrix_bytes(&r->shape));
+        r->backend->zero(r->stream, tensor_at(&tail, slot), tail_bytes(&r->shape));
     }
 }

@@ -100,12 +100,13 @@ void state_alias(struct state *s, int32_t to, int32_t from)
     struct kv_cache *kv = &s->kv;
     size_t n = (size_t)kv->pages_per_slot;
     memcpy(kv->page_table + (size_t)to * n, kv->page_table + (size_t)from * n, n * sizeof(int32_t));
+    kv_cache_send(kv, to, 0, kv->pages_per_slot);
     for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
         struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
-        memcpy(tensor_at(&S, to), tensor_at(&S, from),
-               (size_t)tensor_row(&S) * dtype_size(S.dtype));
-        memcpy(tensor_at(&tail, to), tensor_at(&tail, from),
-               (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
+        kv->backend->copy(kv->stream, tensor_at(&S, to), tensor_at(&S, from),
+                          (size_t)tensor_row(&S) * dtype_size(S.dtype));
+        kv->backend->copy(kv->stream, tensor_at(&tail, to), tensor_at(&tail, from),
+                          (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
     }
 }
 

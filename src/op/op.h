@@ -69,6 +69,7 @@ struct kv_pages {
     struct tensor k, v;        /* [n_pages, page, n_kv_heads, head_dim] BF16 or F32 */
     const int32_t *page_table; /* [n_slots, pages_per_slot]: page of positions [i * page, ...) */
     int32_t pages_per_slot;
+    const int32_t *device_table; /* the same in the backend's memory */
 };
 
 /* Rounds k and v [T, n_kv_heads * head_dim] act to the cache's dtype and writes them at each row's

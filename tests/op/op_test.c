@@ -58,11 +58,53 @@ static void open_env(struct op_env *e, const struct backend *backend, struct poo
     snprintf(e->name, sizeof e->name, "%s %s, %d threads", backend->name, isa, e->n_threads);
 }
 
+#ifdef LATHE_CUDA
+/* The GPU's stream, NULL where there is none. Tests then keep all they allocate where it can read and write. */
+static void *gpu(void)
+{
+    static void *stream;
+    static bool looked;
+    lathe_error err;
+    if (!looked && backend_cuda.open(&stream, NULL, NULL, &err))
+        printf("     %s\n", err.message);
+    looked = true;
+    return stream;
+}
+
+void *op_alloc(size_t bytes)
+{
+    void *p;
+    lathe_error err;
+    if (!gpu())
+        return aligned_alloc(GUARD, (bytes + GUARD - 1) / GUARD * GUARD);
+    CHECK_OK(backend_cuda.alloc_host(gpu(), &p, bytes, &err), &err);
+    return p;
+}
+
+void op_free(void *p)
+{
+    if (gpu())
+        backend_cuda.free_host(gpu(), p);
+    else
+        free(p);
+}
+#else
+void *op_alloc(size_t bytes)
+{
+    return aligned_alloc(GUARD, (bytes + GUARD - 1) / GUARD * GUARD);
+}
+
+void op_free(void *p)
+{
+    free(p);
+}
+#endif
+
 static void *workspace(void)
 {
     static void *p;
     if (!p)
-        p = aligned_alloc(64, WORKSPACE);
+        p = op_alloc(WORKSPACE);
     CHECK(p);
     return p;
 }
@@ -89,6 +131,18 @@ struct op_env *op_envs(int *n)
     }
     for (int t = 0; t < THREADS; t++)
         CHECK_OK(pool_open(&pool[t], t + 1, false, &err), &err);
+#ifdef LATHE_CUDA
+    if (gpu()) {
+        struct op_env *e = &env[count++];
+        *e = (struct op_env){.backend = &backend_cuda, .stream = gpu(), .n_threads = 1};
+        e->isa = backend_cuda.isa(e->stream);
+        exec_init(&e->exec, e->backend, e->stream, workspace(), WORKSPACE);
+        snprintf(e->name, sizeof e->name, "cuda %s", e->isa);
+        /* The processor's kernels have their own run, without a GPU. */
+        *n = count;
+        return env;
+    }
+#endif
     for (size_t i = 0; i < sizeof isa / sizeof isa[0]; i++) {
         void *stream;
         if (backend_cpu.open(&stream, NULL, isa[i], &err))
@@ -105,7 +159,7 @@ struct op_env *op_envs(int *n)
 void op_check_ok(struct op_env *e)
 {
     lathe_error err;
-    if (exec_end(&e->exec, &err))
+    if (exec_end(&e->exec, &err) || e->backend->wait(e->stream, &err))
         OP_FAIL("%s: %s", e->name, err.message);
     exec_begin(&e->exec);
 }
@@ -137,7 +191,7 @@ struct tensor op_tensor(enum dtype dtype, int64_t rows, int64_t cols, int64_t ga
     size_t size = dtype_size(dtype), n = (size_t)(rows * (cols + gap)) * size;
     struct block *b = &block[n_blocks++];
     b->bytes = GUARD + ((n + GUARD - 1) & ~(size_t)(GUARD - 1)) + GUARD;
-    b->memory = aligned_alloc(GUARD, b->bytes);
+    b->memory = op_alloc(b->bytes);
     CHECK(b->memory);
     memset(b->memory, 0xFF, b->bytes);
     b->t = tensor_2d(b->memory + GUARD, dtype, rows, cols);
@@ -154,6 +208,13 @@ struct tensor op_vector(enum dtype dtype, int64_t n)
 {
     struct tensor t = op_tensor(dtype, 1, n, 0);
     return tensor_1d(t.data, dtype, n);
+}
+
+const int32_t *op_table(const int32_t *p, int64_t n)
+{
+    struct tensor t = op_vector(DT_I32, n);
+    memcpy(t.data, p, (size_t)n * sizeof *p);
+    return t.data;
 }
 
 /* Bytes [from, from + n) of block i's memory. */
@@ -186,7 +247,7 @@ void op_release(int mark)
             check_guard(i, GUARD + (size_t)r * stride + row, stride - row);
         size_t end = GUARD + (size_t)b->t.dim[0] * stride;
         check_guard(i, end, b->bytes - end);
-        free(b->memory);
+        op_free(b->memory);
     }
     n_blocks = mark;
 }

@@ -21,7 +21,8 @@ struct op_env {
 /* The reference. */
 struct op_env *op_ref(void);
 /* The CPU backend at every instruction set of this processor, best first, with 1, 2 and 3 threads;
- * *n of them; 1 and 3 threads if op_quick. Valid until the program ends. */
+ * *n of them; 1 and 3 threads if op_quick. In a build with CUDA, where there is a GPU, that alone.
+ * Valid until the program ends. */
 struct op_env *op_envs(int *n);
 /* Should a long table of cases be shortened? With sanitizers, or where LATHE_QUICK is set, as under an
  * emulator. */
@@ -31,6 +32,12 @@ bool op_quick(void);
 void op_check_ok(struct op_env *e);
 /* The step failed with this status and a message that contains `text`. */
 void op_check_failed(struct op_env *e, lathe_status status, const char *text);
+
+/* A copy of n numbers there, freed by op_done. */
+const int32_t *op_table(const int32_t *p, int64_t n);
+/* Memory that every backend of op_envs can use, 64-byte aligned. */
+void *op_alloc(size_t bytes);
+void op_free(void *p);
 
 /* A matrix [rows, cols] whose rows are `gap` elements apart beyond cols; guard words before, behind
  * and in the gaps. Filled with NaN bits. */

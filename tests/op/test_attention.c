@@ -11,11 +11,12 @@ struct setup {
     struct shape s;
     int32_t pages_per_slot;
     int32_t table[SLOTS * 700]; /* [SLOTS, pages_per_slot] */
+    const int32_t *device;      /* a copy */
 };
 
 static struct kv_pages pages_of(const struct setup *u, const struct tensor *state)
 {
-    return (struct kv_pages){state[0], state[1], u->table, u->pages_per_slot};
+    return (struct kv_pages){state[0], state[1], u->table, u->pages_per_slot, u->device};
 }
 
 static void run(struct exec *x, const struct op_seqs *p, const struct tensor *in,
@@ -72,6 +73,7 @@ static void make(struct op_seqs *p, struct setup *u, const struct shape *s, int 
         u->table[i] = u->table[j];
         u->table[j] = i;
     }
+    u->device = op_table(u->table, n_pages);
     for (int i = 0; i < 3; i++) {
         p->in[i] = op_tensor(s->act, T, i ? width : s->heads * s->head_dim, gap);
         op_fill_normal(&p->in[i], &r, 0, 1);
@@ -198,7 +200,8 @@ TEST(attention_scores)
             struct tensor q = op_tensor(DT_F32, 1, 1, 0), o = op_tensor(DT_F32, 1, 1, 0);
             struct tensor k = op_tensor(DT_F32, 4, 1, 0), v = op_tensor(DT_F32, 4, 1, 0);
             struct kv_pages kv = {tensor_4d(k.data, DT_F32, 1, 4, 1, 1),
-                                  tensor_4d(v.data, DT_F32, 1, 4, 1, 1), table, 1};
+                                  tensor_4d(v.data, DT_F32, 1, 4, 1, 1), table, 1,
+                                  op_table(table, 1)};
             op_case("%s, case %zu", e->name, c);
             op_put(&q, 0, 0, cases[c].q);
             for (int s = 0; s < 3; s++) {
@@ -224,7 +227,7 @@ TEST(attention_refuses_a_position_beyond_the_pages)
     struct tensor q = op_tensor(DT_F32, 1, 1, 0), o = op_tensor(DT_F32, 1, 1, 0);
     struct tensor k = op_tensor(DT_F32, 4, 1, 0);
     struct tensor plane = tensor_4d(k.data, DT_F32, 1, 4, 1, 1);
-    struct kv_pages kv = {plane, plane, table, 2};
+    struct kv_pages kv = {plane, plane, table, 2, table};
     op_case("beyond the pages");
     op_batch_begin(&b, PHASE_DECODE);
     op_batch_add(&b, 0, 8, 1);

@@ -28,7 +28,8 @@ TEST(kv_append_writes_rows)
                 before[k] = op_copy(&plane[k], to);
             }
             struct kv_pages kv = {tensor_4d(plane[0].data, to, PAGES, PAGE, HEADS, DIM),
-                                  tensor_4d(plane[1].data, to, PAGES, PAGE, HEADS, DIM), table, 3};
+                                  tensor_4d(plane[1].data, to, PAGES, PAGE, HEADS, DIM), table, 3,
+                                  op_table(table, 6)};
             op_kv_append(&e->exec, &kv, in[0], in[1], &b.b);
             op_check_ok(e);
             for (int k = 0; k < 2; k++) {

@@ -36,14 +36,14 @@ static struct random_weight random_weight(enum weight_format_id format, int64_t 
     lathe_error err;
     CHECK_OK(weight_formats[format].layout(&x.w, rows, cols, scales, &err), &err);
     size_t n = (size_t)tensor_elements(&x.w.codes);
-    x.codes = malloc(offset + n * dtype_size(x.w.codes.dtype));
+    x.codes = op_alloc(offset + n * dtype_size(x.w.codes.dtype));
     CHECK(x.codes);
     x.w.codes.data = x.codes + offset;
     fill_codes(x.w.codes.data, x.w.codes.dtype, n, r);
     if (x.w.scales.n_dims) {
         n = (size_t)tensor_elements(&x.w.scales);
         size_t size = dtype_size(x.w.scales.dtype);
-        x.scales = malloc(offset + n * size);
+        x.scales = op_alloc(offset + n * size);
         CHECK(x.scales);
         x.w.scales.data = x.scales + offset;
         if (format == WF_NVFP4)
@@ -61,8 +61,8 @@ static struct random_weight random_weight(enum weight_format_id format, int64_t 
 
 static void release(struct random_weight *x)
 {
-    free(x->codes);
-    free(x->scales);
+    op_free(x->codes);
+    op_free(x->scales);
 }
 
 /* What rounding may cost, from the largest norms of weight and activation rows. */
