@@ -231,6 +231,21 @@ lathe_status answer_run(struct answer *a, lathe_engine *engine, const lathe_requ
     return st;
 }
 
+bool render_fails_so(const lathe_text *text, const lathe_conversation *c, const lathe_error *err)
+{
+    lathe_prompt prompt;
+    lathe_error e;
+    bool fails = lathe_render(text, c, &prompt, &e) && strcmp(e.message, err->message) == 0;
+    lathe_prompt_release(&prompt);
+    return fails;
+}
+
+int answer_fail(const lathe_text *text, const lathe_conversation *c, const lathe_error *err)
+{
+    bool is_input = c && err->status == LATHE_E_ARGUMENT && render_fails_so(text, c, err);
+    return is_input ? cli_fail_input(err) : cli_fail(err);
+}
+
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
 static double rate(double n, double ms)
@@ -290,11 +305,11 @@ void answer_stats_text(const struct answer *a, FILE *out)
     const lathe_usage *u = &a->usage;
     int32_t computed = u->prompt_tokens - u->cached_tokens, decoded = tokens_of_rounds(u);
     fprintf(out,
-            "prompt %d tokens (%d kept from before), %.0f ms, %.0f a second; answer %d tokens, "
+            "prompt %d token%s (%d kept from before), %.0f ms, %.0f a second; answer %d token%s, "
             "%.0f ms, %.1f a second",
-            (int)u->prompt_tokens, (int)u->cached_tokens, u->prefill_ms,
-            rate(computed, u->prefill_ms), (int)u->completion_tokens, u->decode_ms,
-            rate(decoded, u->decode_ms));
+            (int)u->prompt_tokens, cli_plural(u->prompt_tokens), (int)u->cached_tokens,
+            u->prefill_ms, rate(computed, u->prefill_ms), (int)u->completion_tokens,
+            cli_plural(u->completion_tokens), u->decode_ms, rate(decoded, u->decode_ms));
     if (u->spec.drafted)
         fprintf(out, ", %.2f tokens a round", (double)decoded / u->spec.rounds);
     fprintf(out, "; ended by %s\n", lathe_finish_name(a->finish));

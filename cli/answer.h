@@ -30,6 +30,12 @@ void answer_release(struct answer *a);
 lathe_status answer_run(struct answer *a, lathe_engine *engine, const lathe_request_options *o,
                         lathe_error *err);
 
+/* Does rendering this conversation fail with this very message? */
+bool render_fails_so(const lathe_text *text, const lathe_conversation *c, const lathe_error *err);
+/* Reports a request that failed. Its conversation is from files or standard input, or NULL: an argument that
+ * is refused there is not the command line's fault. The exit code. */
+int answer_fail(const lathe_text *text, const lathe_conversation *c, const lathe_error *err);
+
 /* One JSON object a line. */
 void answer_stats_json(const struct answer *a, double load_ms, FILE *out);
 /* The same in words. */

@@ -11,30 +11,44 @@
 
 void engine_args_add(struct options *o, struct engine_args *a)
 {
-    option_text(o, "--model", "-m", &a->model);
+    option_path(o, "--model", "-m", &a->model);
     option_int(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
     option_int(o, "--threads", NULL, &a->threads, 1, 256);
     option_flag(o, "--pin", NULL, &a->pin);
     option_word(o, "--kv", NULL, &a->kv, "bf16|f32");
     option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
-    option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|neon|best");
+    option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|avx512bf16|neon|best");
 }
 
 void spec_args_add(struct options *o, struct engine_args *a)
 {
     option_text(o, "--spec", NULL, &a->spec);
-    option_text(o, "--draft-model", NULL, &a->draft_model);
+    option_path(o, "--draft-model", NULL, &a->draft_model);
     option_int(o, "--draft-k", NULL, &a->draft_k, 1, INT32_MAX);
+}
+
+void round_args_add(struct options *o, struct engine_args *a)
+{
     option_flag(o, "--fixed-k", NULL, &a->fixed_k);
     option_flag(o, "--rejection", NULL, &a->rejection);
 }
 
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code)
 {
-    if (a->model)
-        return true;
-    *code = options_usage(o, "a model is needed: -m DIR, for example -m models/nano");
-    return false;
+    static const char *const of_drafters[] = {"--draft-model", "--draft-k", "--fixed-k",
+                                              "--rejection"};
+    if (!a->model) {
+        *code = options_usage(o, "a model is needed: -m DIR, for example -m models/nano");
+        return false;
+    }
+    bool none = a->spec && strcmp(a->spec, "none") == 0;
+    for (size_t i = 0; i < sizeof of_drafters / sizeof *of_drafters && none; i++)
+        if (options_given(o, of_drafters[i])) {
+            *code = options_usage(o, "--spec none has no drafter: %s cannot go with it",
+                                  of_drafters[i]);
+            return false;
+        }
+    return true;
 }
 
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
@@ -83,9 +97,8 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
 
 void sampling_args_add(struct options *o, struct sampling_args *a)
 {
-    const double any = 0x1p63;
     option_flag(o, "--greedy", NULL, &a->greedy);
-    option_int(o, "--seed", NULL, &a->seed, -1, any);
+    option_int(o, "--seed", NULL, &a->seed, -1, INT64_MAX);
     option_real(o, "--temp", "--temperature", &a->temp, 0, 100);
     option_int(o, "--top-k", NULL, &a->top_k, -1, INT32_MAX);
     option_real(o, "--top-p", NULL, &a->top_p, 0, 1);
@@ -103,7 +116,7 @@ void sampling_args_add(struct options *o, struct sampling_args *a)
 /* "ID=BIAS,ID=BIAS" */
 static bool read_biases(const struct options *o, struct sampling_args *a, const char *s, int *code)
 {
-    do {
+    for (;;) {
         char *end;
         long id = strtol(s, &end, 10);
         const char *value = end + 1;
@@ -125,9 +138,10 @@ static bool read_biases(const struct options *o, struct sampling_args *a, const 
             return false;
         }
         a->bias_value[a->n_bias++] = (lathe_logit_bias){(int32_t)id, bias};
-        s = *end ? end + 1 : end;
-    } while (*s);
-    return true;
+        if (!*end)
+            return true;
+        s = end + 1;
+    }
 }
 
 bool sampling_args_check(const struct options *o, struct sampling_args *a, int *code)

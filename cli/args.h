@@ -20,9 +20,12 @@ struct engine_args {
     double load_ms; /* of engine_args_open */
 };
 void engine_args_add(struct options *o, struct engine_args *a);
-/* --spec --draft-model --draft-k --fixed-k --rejection, for commands that generate. */
+/* --spec --draft-model --draft-k: which drafter. */
 void spec_args_add(struct options *o, struct engine_args *a);
-/* "--model is needed" as a usage error unless it was given. */
+/* --fixed-k --rejection, for commands that generate. */
+void round_args_add(struct options *o, struct engine_args *a);
+/* Checks what the table cannot: that there is a model, and that --spec none stands without options of
+ * drafters. */
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);
 /* Opens the engine for one request at a time, with a bar. */

@@ -29,12 +29,14 @@ static const char help[] =
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
-    "          --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
-    "drafts    --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
-    "          --fixed-k (always N)  --rejection (sampling by rejection)\n"
+    "          --kv bf16|f32 (as activations)\n"
+    "          --isa generic|avx2|avx512|avx512bf16|neon|best\n"
+    "drafts    --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
+    "          --draft-model DIR  --draft-k N  --fixed-k (always N)  --rejection\n"
     "\n"
     "Type a message, or /help for the commands. Ctrl-C stops the answer, Ctrl-D ends.\n"
-    "Lines are also read from a pipe: one message each.\n"
+    "Lines are also read from a pipe: one message each. Then the exit code tells if\n"
+    "one of them, or a command, failed.\n"
     "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
 
@@ -64,6 +66,7 @@ struct chat {
     bool has_last;
 
     bool is_terminal;
+    int code; /* of the worst failure so far */
     EditLine *edit;
     History *history;
 };
@@ -222,6 +225,12 @@ static void set_system(struct chat *c, const char *text)
     buf_clear(&c->turns);
 }
 
+static void note(struct chat *c, int code)
+{
+    if (code > c->code)
+        c->code = code;
+}
+
 static void cut(struct buf *b, size_t len)
 {
     b->len = len;
@@ -254,6 +263,8 @@ static void take_turn(struct chat *c, const struct buf *line)
         c->has_last = true;
         st = answer_run(&c->last, c->engine, &o, &err);
     }
+    if (st)
+        note(c, answer_fail(lathe_engine_text(c->engine), conv.messages ? &conv : NULL, &err));
     buf_release(&array);
     if (!st) {
         const struct answer *a = &c->last;
@@ -261,18 +272,20 @@ static void take_turn(struct chat *c, const struct buf *line)
             messages_add_answer(&c->turns, &a->text, &a->reasoning, &a->calls);
         else
             cut(&c->turns, before);
-        st = buf_check(&c->turns, "the conversation", &err);
+        if (buf_check(&c->turns, "the conversation", &err)) {
+            note(c, cli_fail_input(&err));
+            st = err.status;
+        }
         if (a->is_interrupted)
             fprintf(stderr, "[stopped]\n");
         else if (a->finish == LATHE_FINISH_LENGTH)
-            fprintf(stderr, "[stopped at %d tokens]\n", (int)a->usage.completion_tokens);
+            fprintf(stderr, "[stopped at %d token%s]\n", (int)a->usage.completion_tokens,
+                    cli_plural(a->usage.completion_tokens));
         else if (a->finish == LATHE_FINISH_CONTEXT)
             fprintf(stderr, "[the context is full; /reset starts again]\n");
     }
-    if (st) {
+    if (st)
         cut(&c->turns, before);
-        (void)cli_fail(&err);
-    }
 }
 
 /* ---- Commands ------------------------------------------------------------------------------ */
@@ -330,15 +343,14 @@ static lathe_status load(struct chat *c, const char *path, lathe_error *err)
     return st;
 }
 
-static void set_thinking(struct chat *c, const char *word)
+static lathe_status set_thinking(struct chat *c, const char *word, lathe_error *err)
 {
     bool on = strcmp(word, "on") == 0, off = strcmp(word, "off") == 0;
-    if (!on && !off && strcmp(word, "default") != 0) {
-        fprintf(stderr, "lathe: /think takes on, off or default\n");
-        return;
-    }
+    if (!on && !off && strcmp(word, "default") != 0)
+        return fail(err, LATHE_E_ARGUMENT, "/think takes on, off or default");
     c->think.think = on;
     c->think.no_think = off;
+    return LATHE_OK;
 }
 
 /* False: the chat ends. */
@@ -361,7 +373,7 @@ static bool run_command(struct chat *c, const char *line)
     } else if (strcmp(word, "/system") == 0) {
         set_system(c, rest);
     } else if (strcmp(word, "/think") == 0) {
-        set_thinking(c, rest);
+        st = set_thinking(c, rest, &err);
     } else if (strcmp(word, "/stats") == 0) {
         if (c->has_last)
             answer_stats_text(&c->last, stdout);
@@ -379,7 +391,7 @@ static bool run_command(struct chat *c, const char *line)
                   : fail(&err, LATHE_E_ARGUMENT, "there is no command %s; /help lists them", word);
     }
     if (st)
-        (void)cli_fail(&err);
+        note(c, cli_fail_input(&err));
     (void)fflush(stdout);
     return true;
 }
@@ -405,7 +417,7 @@ static int converse(struct chat *c)
     }
     while (!ferror(stdout) && read_message(c, &line)) {
         if (buf_check(&line, "the line", &err)) {
-            (void)cli_fail(&err);
+            note(c, cli_fail_input(&err));
             continue;
         }
         if (line.len == 0)
@@ -420,7 +432,8 @@ static int converse(struct chat *c)
     if (c->history)
         history_end(c->history);
     buf_release(&line);
-    return cli_flush();
+    int code = cli_flush();
+    return isatty(STDIN_FILENO) == 1 || code ? code : c->code;
 }
 
 int chat_main(int argc, char **argv)
@@ -432,10 +445,11 @@ int chat_main(int argc, char **argv)
     o->help = help;
     engine_args_add(o, &c.engine_args);
     spec_args_add(o, &c.engine_args);
+    round_args_add(o, &c.engine_args);
     sampling_args_add(o, &c.sampling);
     think_args_add(o, &c.think);
     option_text(o, "--system", NULL, &c.first_system);
-    option_text(o, "--messages", NULL, &c.messages);
+    option_path(o, "--messages", NULL, &c.messages);
     if (!options_parse(o, argc, argv, &code) || !engine_args_check(o, &c.engine_args, &code) ||
         !sampling_args_check(o, &c.sampling, &code) || !think_args_check(o, &c.think, &code))
         return code;

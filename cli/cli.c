@@ -9,9 +9,15 @@
 
 #include "base/file.h"
 
-int cli_fail(const lathe_error *err)
+int cli_fail_input(const lathe_error *err)
 {
     fprintf(stderr, "lathe: %s\n", err->message);
+    return EXIT_FAILED;
+}
+
+int cli_fail(const lathe_error *err)
+{
+    (void)cli_fail_input(err);
     return err->status == LATHE_E_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
@@ -67,6 +73,11 @@ void cli_write(const char *s, size_t n)
         unsigned char c = (unsigned char)s[i];
         (void)putchar((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F ? '?' : c);
     }
+}
+
+const char *cli_plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
 }
 
 void cli_bytes(char out[32], uint64_t bytes)

@@ -9,13 +9,17 @@
 
 enum exit_code {
     EXIT_DONE = 0,
-    EXIT_FAILED = 1,        /* a file, the model, memory, an answer that ended in an error */
-    EXIT_USAGE = 2,         /* the command line: options, values, what they name together */
+    /* A file or standard input and what is in them, the model, memory, an answer that ended in an error. */
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,         /* the command line: options, values, and what they ask for together */
     EXIT_INTERRUPTED = 130, /* Ctrl-C */
 };
 
-/* "lathe: message." on standard error; the exit code of the status. */
+/* "lathe: message" on standard error. An argument is refused for what the command line says: EXIT_USAGE;
+ * EXIT_FAILED for the rest. */
 int cli_fail(const lathe_error *err);
+/* The same where the arguments were read from files or standard input: EXIT_FAILED. */
+int cli_fail_input(const lathe_error *err);
 
 /* Reads all of a file, or of standard input where path is "-". */
 lathe_status cli_read(struct buf *out, const char *path, lathe_error *err);
@@ -31,6 +35,8 @@ int cli_flush(void);
  * are shown as '?', so that they cannot drive it. */
 void cli_write(const char *s, size_t n);
 
+/* "s" but for one: "%d token%s". */
+const char *cli_plural(int64_t n);
 /* "27.9 MB" and the like, decimal. */
 void cli_bytes(char out[32], uint64_t bytes);
 

@@ -16,10 +16,11 @@ static const char help[] =
     "  --tensors              a line a tensor as the files have it\n"
     "  --matrices             a line a matrix as it is used: format, rows, columns\n"
     "  --schedule             a line an operator call of one step (opens the model)\n"
-    "  --threads N  --pin  --isa generic|avx2|avx512|neon|best\n"
+    "  --threads N  --pin  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "                         for --schedule\n"
-    "  --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
-    "  --fixed-k  --rejection the drafter that the memory plan includes\n"
+    "  --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
+    "  --draft-model DIR  --draft-k N\n"
+    "                         the drafter that the memory plan includes\n"
     "\n"
     "Prints the configuration, the formats of the matrices with their sizes, and\n"
     "the memory that `run` would take at that context. Weights are mapped from the\n"
@@ -220,5 +221,7 @@ int inspect_main(int argc, char **argv)
         in.engine.model = o->operand_value;
     if (!in.engine.model)
         return options_usage(o, "a model directory is needed, for example models/nano");
+    if (!engine_args_check(o, &in.engine, &code))
+        return code;
     return inspect(&in, &err) ? (cli_flush(), cli_fail(&err)) : cli_flush();
 }

@@ -32,8 +32,9 @@ static const char help[] =
     "DIR is a model directory: config.json, safetensors files, tokenizer.json and\n"
     "chat_template.jinja. A small trained one is in models/nano.\n"
     "\n"
-    "Exit codes: 0 done; 1 failed, with one sentence on standard error; 2 the command\n"
-    "line is wrong; 130 interrupted by Ctrl-C.\n";
+    "Exit codes: 0 done; 2 the command line is wrong: an option, its value, or what\n"
+    "options ask for together; 130 interrupted by Ctrl-C; 1 everything else, such as\n"
+    "files and what is in them. One sentence on standard error says what.\n";
 
 static void print_log(void *ctx, lathe_log_level level, const char *line)
 {

@@ -17,7 +17,7 @@ lathe_status messages_add(struct buf *b, const char *role, const char *what, con
 {
     size_t good = utf8_valid_prefix(content, n);
     if (good < n)
-        return fail(err, LATHE_E_ARGUMENT, "%s: byte %zu of %zu, 0x%02X, is no valid UTF-8", what,
+        return fail(err, LATHE_E_FORMAT, "%s: byte %zu of %zu, 0x%02X, is no valid UTF-8", what,
                     good, n, (unsigned)(unsigned char)content[good]);
     separate(b);
     buf_printf(b, "{\"role\": \"%s\", \"content\": ", role);

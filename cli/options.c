@@ -2,12 +2,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "cli.h"
 
 enum { MAX_WORD = 40 }; /* longer words have no near name */
@@ -113,17 +115,22 @@ void option_text(struct options *o, const char *name, const char *other, const c
     (void)add(o, name, other, OPTION_TEXT, (void *)dest);
 }
 
+void option_path(struct options *o, const char *name, const char *other, const char **dest)
+{
+    (void)add(o, name, other, OPTION_PATH, (void *)dest);
+}
+
 void option_list(struct options *o, const char *name, const char *other, struct option_list *dest)
 {
     (void)add(o, name, other, OPTION_LIST, dest);
 }
 
-void option_int(struct options *o, const char *name, const char *other, int64_t *dest, double min,
-                double max)
+void option_int(struct options *o, const char *name, const char *other, int64_t *dest, int64_t low,
+                int64_t high)
 {
     struct option *r = add(o, name, other, OPTION_INT, dest);
-    r->min = min;
-    r->max = max;
+    r->low = low;
+    r->high = high;
 }
 
 void option_real(struct options *o, const char *name, const char *other, double *dest, double min,
@@ -160,32 +167,45 @@ static struct option *find(struct options *o, const char *s, size_t n)
     return NULL;
 }
 
-static int store_number(const struct options *o, struct option *r, const char *spelled,
-                        const char *value)
+static int store_int(const struct options *o, const struct option *r, const char *spelled,
+                     const char *value)
 {
     char *end;
-    double x;
     errno = 0;
-    if (r->kind == OPTION_INT) {
-        long long i = strtoll(value, &end, 10);
-        x = (double)i;
-        if (errno == ERANGE)
-            x = NAN;
-        *(int64_t *)r->dest = i;
-    } else {
-        x = strtod(value, &end);
-        *(double *)r->dest = x;
-    }
+    long long x = strtoll(value, &end, 10);
     if (end == value || *end)
-        return options_usage(o, "%s is \"%s\", expected %s", spelled, value,
-                             r->kind == OPTION_INT ? "a whole number" : "a number");
-    if (!(x >= r->min && x <= r->max)) {
-        if (r->max >= INT32_MAX && x < r->min)
-            return options_usage(o, "%s is %s, expected %.15g or more", spelled, value, r->min);
+        return options_usage(o, "%s is \"%s\", expected a whole number", spelled, value);
+    if (!errno && x >= r->low && x <= r->high) {
+        *(int64_t *)r->dest = x;
+        return EXIT_DONE;
+    }
+    if (r->high >= INT32_MAX && x < r->low)
+        return options_usage(o, "%s is %s, expected %" PRId64 " or more", spelled, value, r->low);
+    return options_usage(o, "%s is %s, expected %" PRId64 " to %" PRId64, spelled, value, r->low,
+                         r->high);
+}
+
+static int store_real(const struct options *o, const struct option *r, const char *spelled,
+                      const char *value)
+{
+    char *end;
+    double x = strtod(value, &end);
+    if (end == value || *end)
+        return options_usage(o, "%s is \"%s\", expected a number", spelled, value);
+    if (!(x >= r->min && x <= r->max))
         return options_usage(o, "%s is %s, expected %.15g to %.15g", spelled, value, r->min,
                              r->max);
-    }
+    *(double *)r->dest = x;
     return EXIT_DONE;
+}
+
+static int check_text(const struct options *o, const char *spelled, const char *value)
+{
+    size_t n = strlen(value), good = utf8_valid_prefix(value, n);
+    if (good == n)
+        return EXIT_DONE;
+    return options_usage(o, "%s: byte %zu of %zu, 0x%02X, is no valid UTF-8", spelled, good, n,
+                         (unsigned)(unsigned char)value[good]);
 }
 
 static int store_word(const struct options *o, struct option *r, const char *spelled,
@@ -214,6 +234,7 @@ static int store_word(const struct options *o, struct option *r, const char *spe
 
 static int store(const struct options *o, struct option *r, const char *spelled, const char *value)
 {
+    struct option_list *list = r->dest;
     r->given = true;
     switch (r->kind) {
     case OPTION_FLAG:
@@ -221,17 +242,19 @@ static int store(const struct options *o, struct option *r, const char *spelled,
         return EXIT_DONE;
     case OPTION_TEXT:
         *(const char **)r->dest = value;
-        return EXIT_DONE;
-    case OPTION_LIST: {
-        struct option_list *list = r->dest;
+        return check_text(o, spelled, value);
+    case OPTION_PATH:
+        *(const char **)r->dest = value;
+        return *value ? EXIT_DONE : options_usage(o, "%s is empty, expected a path", spelled);
+    case OPTION_LIST:
         if (list->n == OPTION_MAX_LIST)
             return options_usage(o, "%s is given more than %d times", spelled, OPTION_MAX_LIST);
         list->value[list->n++] = value;
-        return EXIT_DONE;
-    }
+        return check_text(o, spelled, value);
     case OPTION_INT:
+        return store_int(o, r, spelled, value);
     case OPTION_REAL:
-        return store_number(o, r, spelled, value);
+        return store_real(o, r, spelled, value);
     case OPTION_WORD:
         return store_word(o, r, spelled, value);
     }
@@ -281,6 +304,8 @@ bool options_parse(struct options *o, int argc, char **argv, int *code)
                 *code = options_usage(o, "\"%s\" is no option, and nothing else is expected", arg);
             else if (o->operand_value)
                 *code = options_usage(o, "\"%s\" is one %s too many", arg, o->operand);
+            else if (!*arg)
+                *code = options_usage(o, "%s is empty, expected a path", o->operand);
             o->operand_value = arg;
         } else if (strcmp(arg, "--") == 0) {
             only_operands = true;

@@ -9,7 +9,15 @@
 
 #include "base/error.h"
 
-enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_LIST, OPTION_INT, OPTION_REAL, OPTION_WORD };
+enum option_kind {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_PATH,
+    OPTION_LIST,
+    OPTION_INT,
+    OPTION_REAL,
+    OPTION_WORD
+};
 
 enum { OPTION_MAX_ROWS = 48, OPTION_MAX_LIST = 1024 };
 
@@ -23,7 +31,8 @@ struct option {
     const char *other; /* another spelling: "-m", "--temperature"; or NULL */
     enum option_kind kind;
     void *dest;        /* as the option_* functions take it */
-    double min, max;   /* of numbers, both allowed */
+    double min, max;   /* of real numbers, both allowed */
+    int64_t low, high; /* of whole ones */
     const char *words; /* "bf16|f32" */
     bool given;        /* set by options_parse */
 };
@@ -39,12 +48,13 @@ struct options {
 
 /* Append an option; `other` may be NULL. What dest holds stays unless the option is given. */
 void option_flag(struct options *o, const char *name, const char *other, bool *dest);
-/* Points into argv. */
+/* These point into argv. A text is UTF-8; a path has one byte or more. */
 void option_text(struct options *o, const char *name, const char *other, const char **dest);
-/* May be given again and again. */
+void option_path(struct options *o, const char *name, const char *other, const char **dest);
+/* Texts: may be given again and again. */
 void option_list(struct options *o, const char *name, const char *other, struct option_list *dest);
-void option_int(struct options *o, const char *name, const char *other, int64_t *dest, double min,
-                double max);
+void option_int(struct options *o, const char *name, const char *other, int64_t *dest, int64_t low,
+                int64_t high);
 void option_real(struct options *o, const char *name, const char *other, double *dest, double min,
                  double max);
 /* One of the words that `words` separates by '|'. */

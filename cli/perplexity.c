@@ -19,7 +19,8 @@ static const char help[] =
     "  --control              spelled-out markers such as <|im_end|> are tokens\n"
     "  --json                 the result as a line of JSON\n"
     "  -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
-    "  --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
+    "  --kv bf16|f32 (as activations)\n"
+    "  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "\n"
     "Prints the mean of -log(probability) over the tokens of the text, each given\n"
     "those before it in its chunk, and e to that power. A chunk's first token has\n"
@@ -49,7 +50,8 @@ static lathe_status score(struct perplexity *p, const struct buf *text, double *
     if (st)
         error_context(err, "%s", p->file);
     if (!st && tokens.n < 2)
-        st = fail(err, LATHE_E_FORMAT, "%s: %zu tokens, expected 2 or more", p->file, tokens.n);
+        st = fail(err, LATHE_E_FORMAT, "%s: %zu token%s, expected 2 or more", p->file, tokens.n,
+                  cli_plural((int64_t)tokens.n));
     if (!st) {
         logprob = calloc(tokens.n, sizeof *logprob);
         if (!logprob)
@@ -88,7 +90,7 @@ int perplexity_main(int argc, char **argv)
     o->help = help;
     engine_args_add(o, &p.engine);
     p.engine.spec = "none"; /* nothing is generated */
-    option_text(o, "--file", "-f", &p.file);
+    option_path(o, "--file", "-f", &p.file);
     option_int(o, "--chunk", NULL, &p.chunk, 2, 1 << 24);
     option_flag(o, "--control", NULL, &p.control);
     option_flag(o, "--json", NULL, &p.json);
@@ -111,7 +113,7 @@ int perplexity_main(int argc, char **argv)
         (void)printf("{\"nats_per_token\": %.6f, \"perplexity\": %.6f, \"tokens\": %zu}\n", nats,
                      exp(nats), counted);
     else
-        (void)printf("%.5f nats a token, perplexity %.5f, over %zu tokens\n", nats, exp(nats),
-                     counted);
+        (void)printf("%.5f nats a token, perplexity %.5f, over %zu token%s\n", nats, exp(nats),
+                     counted, cli_plural((int64_t)counted));
     return cli_flush();
 }

@@ -20,9 +20,10 @@ static const char help[] =
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
-    "          --kv bf16|f32 (as activations)  --isa generic|avx2|avx512|neon|best\n"
-    "drafts    --spec auto|mtp|dflash2|ngram|none  --draft-model DIR  --draft-k N\n"
-    "          --fixed-k (always N)  --rejection (sampling by rejection)\n"
+    "          --kv bf16|f32 (as activations)\n"
+    "          --isa generic|avx2|avx512|avx512bf16|neon|best\n"
+    "drafts    --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
+    "          --draft-model DIR  --draft-k N  --fixed-k (always N)  --rejection\n"
     "output    --stats json|text  a line on standard error at the end\n"
     "          --logprobs N       a JSON line a token with the N best (0 to 20), on\n"
     "                             standard error, or --logprobs-file FILE\n"
@@ -55,16 +56,17 @@ static void add_options(struct run *r)
     o->help = help;
     engine_args_add(o, &r->engine);
     spec_args_add(o, &r->engine);
+    round_args_add(o, &r->engine);
     sampling_args_add(o, &r->sampling);
     think_args_add(o, &r->think);
     option_text(o, "--prompt", "-p", &r->prompt);
     option_text(o, "--system", NULL, &r->system);
-    option_text(o, "--messages", NULL, &r->messages);
-    option_text(o, "--tools", NULL, &r->tools);
+    option_path(o, "--messages", NULL, &r->messages);
+    option_path(o, "--tools", NULL, &r->tools);
     option_flag(o, "--raw", NULL, &r->raw);
     option_word(o, "--stats", NULL, &r->stats, "json|text");
     option_int(o, "--logprobs", NULL, &r->n_logprobs, 0, 20);
-    option_text(o, "--logprobs-file", NULL, &r->logprobs_file);
+    option_path(o, "--logprobs-file", NULL, &r->logprobs_file);
 }
 
 static bool check_options(struct run *r, int *code)
@@ -175,7 +177,10 @@ static int run(struct run *r)
         st = engine_args_open(&r->engine, &engine, &err);
     if (!st)
         st = answer_prompt(r, engine, &c, &a, &err);
-    int code = st ? cli_fail(&err) : cli_flush();
+    const lathe_conversation *input = r->messages || r->tools ? &c : NULL;
+    int code = !st      ? cli_flush()
+               : engine ? answer_fail(lathe_engine_text(engine), input, &err)
+                        : cli_fail(&err);
     if (!st && a.finish == LATHE_FINISH_CONTEXT)
         fprintf(stderr, "lathe: the context is full; --ctx sets its size\n");
     if (!st && r->stats) {

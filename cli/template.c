@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "answer.h"
 #include "args.h"
+#include "base/json.h"
 #include "cli.h"
 #include "messages.h"
 
@@ -34,6 +36,19 @@ struct template_command {
     const char *late_system;
 };
 
+static bool check_kwargs(const struct options *o, const char *kwargs, int *code)
+{
+    struct json_doc d = {0};
+    lathe_error err;
+    *code = EXIT_DONE;
+    if (kwargs && json_read(&d, kwargs, strlen(kwargs), &json_limits_request, &err))
+        *code = options_usage(o, "--kwargs: %s", err.message);
+    else if (kwargs && !json_is_object(d.root))
+        *code = options_usage(o, "--kwargs is \"%.60s\", expected a JSON object", kwargs);
+    json_release(&d);
+    return *code == EXIT_DONE;
+}
+
 static lathe_status render(struct template_command *t, const lathe_conversation *c,
                            lathe_error *err)
 {
@@ -43,6 +58,10 @@ static lathe_status render(struct template_command *t, const lathe_conversation 
     if (st)
         return st;
     st = lathe_render(text, c, &prompt, err);
+    lathe_conversation without = *c;
+    without.kwargs = NULL;
+    if (st == LATHE_E_ARGUMENT && render_fails_so(text, &without, err))
+        err->status = st = LATHE_E_FORMAT; /* of the messages or tools, which are from files */
     if (!st && t->ids) {
         for (size_t i = 0; i < prompt.tokens.n; i++)
             (void)printf(i ? " %d" : "%d", (int)prompt.tokens.id[i]);
@@ -101,11 +120,11 @@ int template_main(int argc, char **argv)
     int code;
     o->command = "template";
     o->help = help;
-    option_text(o, "--model", "-m", &t.model);
-    option_text(o, "--messages", NULL, &t.messages);
+    option_path(o, "--model", "-m", &t.model);
+    option_path(o, "--messages", NULL, &t.messages);
     option_text(o, "--prompt", "-p", &t.prompt);
     option_text(o, "--system", NULL, &t.system);
-    option_text(o, "--tools", NULL, &t.tools);
+    option_path(o, "--tools", NULL, &t.tools);
     option_text(o, "--kwargs", NULL, &t.kwargs);
     think_args_add(o, &t.think);
     option_flag(o, "--preserve-thinking", NULL, &t.preserve_thinking);
@@ -120,6 +139,8 @@ int template_main(int argc, char **argv)
         return options_usage(o, "a conversation is needed: -p TEXT or --messages FILE");
     if (t.prompt && t.messages && strcmp(t.prompt, "-") == 0 && strcmp(t.messages, "-") == 0)
         return options_usage(o, "-p and --messages cannot both read standard input");
+    if (!check_kwargs(o, t.kwargs, &code))
+        return code;
     lathe_error err;
     return build_and_render(&t, &err) ? cli_fail(&err) : cli_flush();
 }

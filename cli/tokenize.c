@@ -119,9 +119,9 @@ int tokenize_main(int argc, char **argv)
     int code;
     o->command = "tokenize";
     o->help = help;
-    option_text(o, "--model", "-m", &t.model);
+    option_path(o, "--model", "-m", &t.model);
     option_text(o, "--prompt", "-p", &t.prompt);
-    option_text(o, "--file", "-f", &t.file);
+    option_path(o, "--file", "-f", &t.file);
     option_flag(o, "--control", NULL, &t.control);
     option_flag(o, "--ids", NULL, &t.ids);
     option_flag(o, "--count", NULL, &t.count);
@@ -134,6 +134,8 @@ int tokenize_main(int argc, char **argv)
         return options_usage(o, "one text is needed: -p TEXT or -f FILE");
     if (t.ids + t.count + t.decode > 1)
         return options_usage(o, "--ids, --count and --decode exclude each other");
+    if (t.control && t.decode)
+        return options_usage(o, "--decode knows every id: --control cannot go with it");
     struct buf s;
     lathe_text *text = NULL;
     lathe_error err;
@@ -145,5 +147,7 @@ int tokenize_main(int argc, char **argv)
         st = t.decode ? decode(text, &s, &err) : encode(&t, text, &s, &err);
     lathe_text_close(text);
     buf_release(&s);
-    return st ? cli_fail(&err) : cli_flush();
+    if (st)
+        return t.prompt && strcmp(t.prompt, "-") != 0 ? cli_fail(&err) : cli_fail_input(&err);
+    return cli_flush();
 }

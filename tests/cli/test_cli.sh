@@ -78,9 +78,9 @@ t_help_names_every_option() {
     for c in run chat perplexity tokenize template inspect; do
         run $c --help
         # Options of the command's own file, and of the groups in args.c that it adds.
-        for group in "$c" $(grep -oE '(engine|spec|sampling|think)_args_add\(o' "cli/$c.c" | sed 's/_.*//'); do
+        for group in "$c" $(grep -oE '(engine|spec|round|sampling|think)_args_add\(o' "cli/$c.c" | sed 's/_.*//'); do
             case $group in
-            engine | spec | sampling | think)
+            engine | spec | round | sampling | think)
                 sed -n "/^void ${group}_args_add/,/^}/p" cli/args.c ;;
             *) cat "cli/$c.c" ;;
             esac
@@ -90,6 +90,28 @@ t_help_names_every_option() {
             [ "$c $name" = "inspect --model" ] || out_has "$name"
         done <"$T/names"
     done
+}
+
+# The words of help are those that are accepted: one more is refused with the same list.
+t_help_lists_the_words() {
+    isa="generic|avx2|avx512|avx512bf16|neon|best"
+    for c in run chat perplexity inspect; do
+        run $c --help
+        out_has "--isa $isa"
+        usage "--isa is \"mmx\", expected $isa" $c --isa mmx
+        [ $c = perplexity ] && continue
+        run $c --help
+        out_has "--spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram"
+    done
+    for spec in auto none ngram mtp mtp+ngram dflash2 dflash2+ngram; do
+        run inspect $M --spec $spec
+        code 0
+    done
+    run inspect $M --spec mtq
+    code 2
+    err_has "ngram, mtp"
+    run inspect $M --isa sse9
+    code 2
 }
 
 t_version_and_no_arguments() {
@@ -141,7 +163,9 @@ t_values_are_checked() {
     usage "--frequency-penalty is -3, expected -2 to 2" run -m $M -p x --frequency-penalty=-3
     usage "--repetition-penalty is 0, expected 0.01 to 100" run -m $M -p x --repetition-penalty 0
     usage "--seed is \"1.5\", expected a whole number" run -m $M -p x --seed 1.5
-    usage "--seed is 99999999999999999999" run -m $M -p x --seed 99999999999999999999
+    usage "--seed is 99999999999999999999, expected -1 to 9223372036854775807 (" \
+        run -m $M -p x --seed 99999999999999999999
+    usage "--seed is -2, expected -1 or more" run -m $M -p x --seed -2
     usage "--max-tokens is 0" run -m $M -p x -n 0
     usage "-n is -2, expected" run -m $M -p x -n -2
     usage "--draft-k is 0, expected 1 or more" run -m $M -p x --draft-k 0
@@ -150,6 +174,13 @@ t_values_are_checked() {
     usage "--logprobs is 21, expected 0 to 20" run -m $M -p x --logprobs 21
     usage "--logit-bias is \"5\", expected ID=BIAS" run -m $M -p x --logit-bias 5
     usage "--logit-bias is \"5=101\"" run -m $M -p x --logit-bias 3=1,5=101
+    usage "--logit-bias is \"\", expected ID=BIAS" run -m $M -p x --logit-bias 5=1,
+    usage "--logit-bias is \",5=1\"" run -m $M -p x --logit-bias ,5=1
+    usage "--logit-bias is \"\"" run -m $M -p x --logit-bias ""
+    usage "-m is empty, expected a path" run -m "" -p x
+    usage "--messages is empty" run -m $M --messages=
+    usage "DIR is empty" inspect ""
+    usage "-f is empty" tokenize -m $M -f ""
     usage "--chunk is 1, expected 2 to" perplexity -m $M -f x --chunk 1
 }
 
@@ -174,6 +205,12 @@ t_contradictions_are_named() {
     usage "a model directory is needed" inspect
     usage "is one DIR too many" inspect $M $M
     usage "--greedy takes no value" run -m $M -p x --greedy=1
+    usage "--spec none has no drafter: --draft-model cannot" run -m $M -p x --spec none --draft-model d
+    usage "--spec none has no drafter: --draft-k cannot" chat -m $M --draft-k 3 --spec none
+    usage "--spec none has no drafter: --fixed-k cannot" run -m $M -p x --spec none --fixed-k
+    usage "--spec none has no drafter: --rejection cannot" run -m $M -p x --spec none --rejection
+    usage "--spec none has no drafter: --draft-k cannot" inspect $M --spec none --draft-k 2
+    usage "--decode knows every id: --control cannot" tokenize -m $M -p 1 --decode --control
 }
 
 # ---- Bad input -------------------------------------------------------------------------------
@@ -207,15 +244,19 @@ t_bad_files_are_named() {
     refused "five.json: tools: expected an array" template -m $M --messages "$T/five.json"
     : >"$T/empty"
     refused "0 tokens, expected 2 or more" perplexity -m $M -f "$T/empty"
+    printf x >"$T/one"
+    refused "1 token, expected 2 or more" perplexity -m $M -f "$T/one"
     refused "one/l" run -m $M -p x --logprobs 1 --logprobs-file "$T/no/one/l"
 }
 
 t_bad_text_is_named() {
     printf 'abc\377def' >"$T/bytes"
     refused "$T/bytes" perplexity -m $M -f "$T/bytes"
-    run run -m $M -p "$(printf 'abc\377')"
-    code 2
-    err_has "byte 3 of 4, 0xFF"
+    usage "-p: byte 3 of 4, 0xFF, is no valid UTF-8" run -m $M -p "$(printf 'abc\377')"
+    usage "--system: byte 0 of 1" chat -m $M --system "$(printf '\377')"
+    usage "--stop: byte 0 of 1" run -m $M -p x --stop "$(printf '\377')"
+    usage "-p: byte 0 of 1" tokenize -m $M -p "$(printf '\377')"
+    refused "byte 3" tokenize -m $M -f "$T/bytes"
     printf '[{"role": "wizard", "content": "x"}]' >"$T/role.json"
     run template -m $M --messages "$T/role.json"
     [ "$rc" -ne 0 ] || bad "an unknown role was rendered"
@@ -223,6 +264,46 @@ t_bad_text_is_named() {
     run template -m $M -p x --kwargs '{"a": '
     [ "$rc" -ne 0 ] || bad "broken kwargs were accepted"
     one_line_error
+}
+
+# Status 2 is for what the command line says, 1 for what is in the files it names.
+t_status_tells_whose_fault_it_is() {
+    # shellcheck disable=SC2046
+    usage "40 stop strings, at most 32" run -m $M -p x $(printf -- '--stop a%d ' $(seq 40))
+    usage "stop[0] has 0 bytes" run -m $M -p x --stop ""
+    usage "expected 2 to 16777216" run -m $M -p x --ctx 99999999
+    usage "n_ctx) is 9999999" run -m $M -p x --ctx 9999999
+    usage "--kwargs: byte 1 (line 1, column 2): the text ends" template -m $M -p x --kwargs '{'
+    usage '--kwargs is "[]", expected a JSON object' template -m $M -p x --kwargs '[]'
+    usage "kwargs: unknown key 'a'" template -m $M -p x --kwargs '{"a": 1}'
+    usage "kwargs.enable_thinking" template -m $M -p x --kwargs '{"enable_thinking": 1}'
+    usage "the window is 64, expected 2 to the context, 32" perplexity -m $M -f README.md --chunk 64 --ctx 32
+    usage "no token has the id 99999" tokenize -m $M -p 99999 --decode
+    echo 99999 >"$T/ids"
+    refused "no token has the id 99999" tokenize -m $M -f "$T/ids" --decode
+    printf '[{"role": "wizard", "content": "x"}]' >"$T/role.json"
+    refused "messages[0].role" template -m $M --messages "$T/role.json"
+    refused "messages[0].role" template -m $M --messages "$T/role.json" --kwargs '{"enable_thinking": true}'
+    usage "kwargs: unknown key 'a'" template -m $M --messages "$T/role.json" --kwargs '{"a": 1}'
+    refused "messages[0].role" run -m $M --messages "$T/role.json"
+    usage "stop[0] has 0 bytes" run -m $M --messages "$T/role.json" --stop ""
+    printf '[{"role": "user", "content": "x"}]' >"$T/good.json"
+    usage "stop[0] has 0 bytes" run -m $M --messages "$T/good.json" --stop ""
+    printf '[{"name": "f"}, {"name": "f"}]' >"$T/twice.json"
+    refused "tools[1].name: 'f' is the name of an earlier tool" run -m $M -p x --tools "$T/twice.json"
+    refused "tools[1].name: 'f' is the name of an earlier tool" template -m $M -p x --tools "$T/twice.json"
+}
+
+t_images_are_refused() {
+    printf '[{"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "a.png"}}]}]' >"$T/image.json"
+    refused "messages[0].content[1]: images are not supported" run -m $M --messages "$T/image.json"
+    run template -m $M --messages "$T/image.json"
+    code 0
+    out_has "<|image_pad|>"
+    echo "And now?" | "$L" chat -m $M --messages "$T/image.json" >"$T/out" 2>"$T/err"
+    rc=$?
+    code 1
+    err_has "messages[0].content[1]: images are not supported"
 }
 
 t_prompt_longer_than_the_context() {
@@ -477,11 +558,11 @@ t_template() {
     cmp -s "$T/out" "$T/want" || bad "$(cat "$T/out")"
     run template -m $M -p "What is a kiln?" --no-think --ids
     [ "$(wc -w <"$T/out")" -eq 18 ] || bad "$(wc -w <"$T/out") ids, expected 18"
-    printf '{"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}' >"$T/c.json"
+    printf '{"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}}]}' >"$T/c.json"
     run template -m $M --messages "$T/c.json" --system "Be brief." --no-generation-prompt
     code 0
     out_has "Be brief."
-    out_has '{"type": "function"}'
+    out_has '{"type": "function", "function": {"name": "f"}}'
     ! grep -q assistant "$T/out" || bad "a generation prompt came"
 }
 
@@ -499,14 +580,14 @@ t_inspect() {
 }
 
 t_chat_from_a_pipe() {
-    printf 'What is a kiln?\n/stats\n/hlep\n/save %s/chat.json\n/reset\n/load %s/chat.json\n/save %s/again.json\n/quit\nnot read\n' \
+    printf 'What is a kiln?\n/stats\n/save %s/chat.json\n/reset\n/load %s/chat.json\n/save %s/again.json\n/quit\nnot read\n' \
         "$T" "$T" "$T" | "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
     rc=$?
     code 0
     [ "$(head -n 1 "$T/out")" = "$KILN" ] || bad "$(head -n 1 "$T/out")"
     out_has "prompt 18 tokens"
     [ "$(wc -l <"$T/out")" -eq 2 ] || bad "$(cat "$T/out")"
-    err_has "the nearest is /help"
+    err_empty
     cmp -s "$T/chat.json" "$T/again.json" || bad "save and load changed the conversation"
     printf '[{"role": "user", "content": "What is a kiln?"}, {"role": "assistant", "content": "%s"}]\n' "$KILN" >"$T/want"
     cmp -s "$T/chat.json" "$T/want" || bad "$(cat "$T/chat.json")"
@@ -518,6 +599,27 @@ t_chat_from_a_pipe() {
     printf 'x\n' | "$L" chat -m $M --messages "$T/chat.json" --no-think --greedy -n 5 >"$T/out" 2>"$T/err"
     rc=$?
     code 0
+    printf 'x\n' | "$L" chat -m $M --no-think --greedy -n 1 >"$T/out" 2>"$T/err"
+    err_has "[stopped at 1 token]"
+}
+
+t_chat_from_a_pipe_tells_failures() {
+    for line in '/hlep' "/load $T/none" '/think maybe' '/save' "$(printf 'a\377')"; do
+        printf '%s\nWhat is a kiln?\n' "$line" | "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
+        rc=$?
+        code 1
+        one_line_error
+        out_is "$KILN"
+    done
+    printf '%s\nHi\n' "What is a kiln? What is a kiln? What is a kiln? What is a kiln?" |
+        "$L" chat -m $M --no-think --greedy --ctx 20 -n 1 >"$T/out" 2>"$T/err"
+    rc=$?
+    code 1
+    err_has "the context holds 20"
+    echo x | "$L" chat -m $M --logit-bias 8190=1 >"$T/out" 2>"$T/err"
+    rc=$?
+    code 2
+    err_has "logit_bias"
 }
 
 t_chat_on_a_terminal() {
