@@ -105,6 +105,7 @@ struct top_k_args {
     struct tensor value, id, logits;
     const int32_t (*range)[2];
     int32_t n_ranges;
+    struct tensor scratch; /* U8 [top_k_scratch()] */
 };
 struct pair_scores_args {
     struct tensor y, u, id, g;
@@ -169,6 +170,7 @@ struct backend {
     size_t (*gdn_gates_scratch)(const void *stream, const struct gdn_gates_args *a);
     size_t (*attention_scratch)(const void *stream, const struct attention_args *a);
     size_t (*block_attention_scratch)(const void *stream, const struct block_attention_args *a);
+    size_t (*top_k_scratch)(const void *stream, const struct top_k_args *a);
 
 #define X(name) lathe_status (*name)(void *stream, const struct name##_args *a, lathe_error *err);
     OPERATORS(X)

@@ -13,6 +13,11 @@ void op_top_k(struct exec *x, struct tensor value, struct tensor id, struct tens
         end = range[i][1];
     }
     OP_REQUIRE(x, "top_k", end <= logits.dim[1]);
-    struct top_k_args a = {value, id, logits, range, n_ranges};
+    struct top_k_args a = {
+        .value = value, .id = id, .logits = logits, .range = range, .n_ranges = n_ranges};
+    size_t mark = exec_push(x), scratch = x->backend->top_k_scratch(x->stream, &a);
+    a.scratch = exec_tmp(x, DT_U8, 1, (int64_t)scratch);
+    OP_BEGIN(x);
     OP_RUN(x, top_k, &a, &value, "");
+    exec_pop(x, mark);
 }

@@ -125,6 +125,12 @@ lathe_status cpu_top_k(void *stream, const struct top_k_args *a, lathe_error *er
     return LATHE_OK;
 }
 
+size_t cpu_top_k_scratch(const void *stream, const struct top_k_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
 static void score_rows(void *ctx, int32_t thread, int32_t n_threads)
 {
     const struct job *j = ctx;

@@ -153,6 +153,7 @@ const struct backend backend_cpu = {.name = "cpu",
                                     .gdn_gates_scratch = cpu_gdn_gates_scratch,
                                     .attention_scratch = cpu_attention_scratch,
                                     .block_attention_scratch = cpu_block_attention_scratch,
+                                    .top_k_scratch = cpu_top_k_scratch,
 #define X(name) .name = cpu_##name,
                                     OPERATORS(X)
 #undef X

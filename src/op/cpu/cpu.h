@@ -44,6 +44,7 @@ size_t cpu_linear_scratch(const void *stream, const struct linear_args *a);
 size_t cpu_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
 size_t cpu_attention_scratch(const void *stream, const struct attention_args *a);
 size_t cpu_block_attention_scratch(const void *stream, const struct block_attention_args *a);
+size_t cpu_top_k_scratch(const void *stream, const struct top_k_args *a);
 bool cpu_has_linear(enum weight_format_id format, enum dtype act);
 
 #endif

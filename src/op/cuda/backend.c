@@ -312,6 +312,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .gdn_gates_scratch = cuda_gdn_gates_scratch,
                                      .attention_scratch = cuda_attention_scratch,
                                      .block_attention_scratch = cuda_block_attention_scratch,
+                                     .top_k_scratch = cuda_top_k_scratch,
 #define X(name) .name = cuda_##name,
                                      OPERATORS(X)
 #undef X

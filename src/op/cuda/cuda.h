@@ -60,5 +60,6 @@ size_t cuda_linear_scratch(const void *stream, const struct linear_args *a);
 size_t cuda_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
 size_t cuda_attention_scratch(const void *stream, const struct attention_args *a);
 size_t cuda_block_attention_scratch(const void *stream, const struct block_attention_args *a);
+size_t cuda_top_k_scratch(const void *stream, const struct top_k_args *a);
 
 #endif

@@ -55,6 +55,12 @@ static size_t block_attention_scratch(const void *stream, const struct block_att
     return 0;
 }
 
+static size_t top_k_scratch(const void *stream, const struct top_k_args *a)
+{
+    (void)stream, (void)a;
+    return 0;
+}
+
 const struct backend backend_ref = {.name = "ref",
                                     .open = open_stream,
                                     .close = close_stream,
@@ -65,6 +71,7 @@ const struct backend backend_ref = {.name = "ref",
                                     .gdn_gates_scratch = gdn_gates_scratch,
                                     .attention_scratch = attention_scratch,
                                     .block_attention_scratch = block_attention_scratch,
+                                    .top_k_scratch = top_k_scratch,
 #define X(name) .name = ref_##name,
                                     OPERATORS(X)
 #undef X

@@ -1,0 +1,87 @@
+/* y[t,c] = u[t,c] + sum_r A[prev[t],r] * g[t,r] * B[id[t,c],r]. A warp a candidate; a block's four share the
+ * product of A and g. Bound by the latency of its reads. */
+#include "op/cuda/cuda.cuh"
+#include "op/cuda/pack.cuh"
+
+enum { WARPS = 4 };
+
+struct scores {
+    struct device_weight A, B;
+    enum weight_format_id A_format;
+    float *y;
+    const float *u, *g;
+    const int32_t *id, *prev;
+    int64_t y_stride, u_stride, g_stride, id_stride, k, rank;
+};
+
+__device__ __forceinline__ float weight_any(enum weight_format_id format, const device_weight &w,
+                                            int64_t row, int64_t col)
+{
+    WITH_FORMAT(format, F, return weight_at<F>(w, row, col));
+    return 0;
+}
+
+template <weight_format_id F, bool WIDE>
+static __global__ void __launch_bounds__(WARPS * 32)
+    score_candidates(const __grid_constant__ struct scores a)
+{
+    __shared__ __align__(16) float Ag[OP_MAX_RANK];
+    int64_t t = blockIdx.x, c = (int64_t)blockIdx.y * WARPS + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    const float *g = a.g + t * a.g_stride;
+    int64_t before = a.prev[t];
+    for (int r = threadIdx.x; r < OP_MAX_RANK; r += WARPS * 32)
+        Ag[r] = r < a.rank ? weight_any(a.A_format, a.A, before, r) * g[r] : 0.0f;
+    __syncthreads();
+    if (c >= a.k)
+        return;
+    int64_t id = a.id[t * a.id_stride + c];
+    float sum = 0;
+    for (int r = lane * PACK; r < a.rank && id >= 0; r += 32 * PACK) {
+        float b[PACK];
+        weight_pack<F, WIDE>(b, a.B, id, r);
+        pack<float, PACK> left = load_pack<PACK>(Ag + r, PACK, true);
+#pragma unroll
+        for (int i = 0; i < PACK; i++)
+            sum = fmaf(left[i], b[i], sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0)
+        a.y[t * a.y_stride + c] =
+            id < 0 ? __int_as_float(0xFF800000) : a.u[t * a.u_stride + c] + sum;
+}
+
+template <weight_format_id F> static void launch(struct cuda *c, const struct scores *s, int64_t T)
+{
+    dim3 blocks((unsigned)T, (unsigned)cuda_blocks(s->k, WARPS));
+    if (weight_is_wide(&s->B, F))
+        score_candidates<F, true><<<blocks, WARPS * 32, 0, c->stream>>>(*s);
+    else
+        score_candidates<F, false><<<blocks, WARPS * 32, 0, c->stream>>>(*s);
+}
+
+extern "C" lathe_status cuda_pair_scores(void *stream, const struct pair_scores_args *a,
+                                         lathe_error *err)
+{
+    struct cuda *c = cuda_of(stream);
+    int64_t T = a->y.dim[0];
+    struct scores s = {
+        .A = device_weight_of(a->A),
+        .B = device_weight_of(a->B),
+        .A_format = a->A->format,
+        .y = (float *)a->y.data,
+        .u = (const float *)a->u.data,
+        .g = (const float *)a->g.data,
+        .id = (const int32_t *)a->id.data,
+        .prev = (const int32_t *)cuda_upload(c, a->prev, (size_t)T * sizeof *a->prev),
+        .y_stride = a->y.stride,
+        .u_stride = a->u.stride,
+        .g_stride = a->g.stride,
+        .id_stride = a->id.stride,
+        .k = a->y.dim[1],
+        .rank = a->A->cols,
+    };
+    if (s.prev)
+        WITH_FORMAT(a->B->format, F, launch<F>(c, &s, T));
+    return cuda_launched(c, err);
+}
