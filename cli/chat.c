@@ -350,6 +350,8 @@ static lathe_status set_thinking(struct chat *c, const char *word, lathe_error *
         return fail(err, LATHE_E_ARGUMENT, "/think takes on, off or default");
     c->think.think = on;
     c->think.no_think = off;
+    if (on && c->think.effort && strcmp(c->think.effort, "none") == 0)
+        c->think.effort = NULL; /* it is another word for off */
     return LATHE_OK;
 }
 

@@ -601,6 +601,8 @@ t_chat_from_a_pipe() {
     code 0
     printf 'x\n' | "$L" chat -m $M --no-think --greedy -n 1 >"$T/out" 2>"$T/err"
     err_has "[stopped at 1 token]"
+    printf '/think on\nWhat is 17 + 25?\n' | "$L" chat -m $M --effort none --greedy >"$T/out" 2>"$T/err"
+    err_has "10 + 20 = 30"
 }
 
 t_chat_from_a_pipe_tells_failures() {
