@@ -6,14 +6,14 @@
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/pack.cuh"
 
-enum { THREADS = 128, ROWS = 8 };
+enum { THREADS = 128, STEP = THREADS * PACK, ROWS = 8, HEADS = 4 };
 
 struct gates {
     struct device_weight w[2]; /* in_proj_a, in_proj_b */
     float *y[2];               /* g, beta */
     int64_t y_stride[2];
     const void *u;
-    int64_t u_stride, n_heads;
+    int64_t u_stride, n_heads, cols;
     int32_t T;
     bool u_wide;
     const float *A_log, *dt_bias;
@@ -24,91 +24,123 @@ __device__ __forceinline__ float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
-/* A block computes HEADS outputs of up to R rows, blockIdx.z + `first` being the product. R = 1 and R = 8 with
- * one head: bound by the latency of its reads, which are all under way at once at 5120 columns. R = 8 with
- * more heads: for many rows, bound by F32 arithmetic. */
-template <weight_format_id F, bool WIDE, typename T, int R, int HEADS>
-static __global__ void __launch_bounds__(THREADS)
-    gate_heads(const __grid_constant__ struct gates a, int first, unsigned head_blocks)
+/* Adds the block's sums of rows from `row` and heads from `head` and stores what is made of them. */
+template <int R, int H>
+__device__ __forceinline__ void finish(const struct gates &a, int which, const float (&acc)[R][H],
+                                       int64_t row, int64_t head)
 {
-    __shared__ float part[THREADS / 32][R * HEADS];
-    int which = first + blockIdx.z, warp = threadIdx.x / 32;
-    int64_t head = (int64_t)(blockIdx.x % head_blocks) * HEADS, cols = a.w[which].cols;
-    int32_t row = (int32_t)(blockIdx.x / head_blocks) * R;
-    int32_t n_rows = a.T - row < R ? a.T - row : R;
-    const T *u = (const T *)a.u + row * a.u_stride;
-    float acc[R][HEADS];
+    __shared__ float part[THREADS / 32][R * H];
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            acc[r][h] = 0;
-#pragma unroll(R == 1 ? 5 : 1)
-    for (int64_t c = (int64_t)threadIdx.x * PACK; c < cols; c += THREADS * PACK) {
-        pack<T, PACK> x[R];
-        float w[HEADS][PACK];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = load_pack<PACK>(u + (r < n_rows ? r : 0) * a.u_stride + c,
-                                   WIDE ? PACK : cols - c, WIDE || a.u_wide);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            weight_pack<F, WIDE>(w[h], a.w[which], head + h < a.n_heads ? head + h : a.n_heads - 1,
-                                 c);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            if (r < n_rows)
-#pragma unroll
-                for (int h = 0; h < HEADS; h++)
-#pragma unroll
-                    for (int i = 0; i < PACK; i++)
-                        acc[r][h] = fmaf(w[h][i], x[r][i], acc[r][h]);
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
+        for (int h = 0; h < H; h++) {
             float sum = warp_sum(acc[r][h]);
             if (threadIdx.x % 32 == 0)
-                part[warp][r * HEADS + h] = sum;
+                part[threadIdx.x / 32][r * H + h] = sum;
         }
     __syncthreads();
-    int r = threadIdx.x / HEADS;
-    head += threadIdx.x % HEADS;
-    if (threadIdx.x >= R * HEADS || r >= n_rows || head >= a.n_heads)
+    if (threadIdx.x >= R * H)
+        return;
+    row += threadIdx.x / H;
+    head += threadIdx.x % H;
+    if (row >= a.T || head >= a.n_heads)
         return;
     float x = part[0][threadIdx.x];
 #pragma unroll
     for (int i = 1; i < THREADS / 32; i++)
         x += part[i][threadIdx.x];
-    float *y = a.y[which] + (row + r) * a.y_stride[which] + head;
-    *y = which == 0 ? -expf(a.A_log[head]) * softplus(x + a.dt_bias[head]) : sigmoid(x);
+    a.y[which][row * a.y_stride[which] + head] =
+        which == 0 ? -expf(a.A_log[head]) * softplus(x + a.dt_bias[head]) : sigmoid(x);
 }
 
-template <weight_format_id F, bool WIDE, typename T, int R, int HEADS>
-static void launch_form(struct cuda *c, const struct gates *a, int first, int n)
+/* Any format and shape: a block an output and row. */
+template <weight_format_id F, typename T>
+static __global__ void __launch_bounds__(THREADS)
+    gate_any(const __grid_constant__ struct gates a, int first)
 {
-    int head_blocks = cuda_blocks(a->n_heads, HEADS);
+    int which = first + blockIdx.z;
+    int64_t row = blockIdx.x / a.n_heads, head = blockIdx.x % a.n_heads;
+    const T *u = (const T *)a.u + row * a.u_stride;
+    float acc[1][1] = {{0}};
+    for (int64_t c = (int64_t)threadIdx.x * PACK; c < a.cols; c += STEP) {
+        pack<T, PACK> x = load_pack<PACK>(u + c, a.cols - c, a.u_wide);
+        float w[PACK];
+        weight_pack<F, false>(w, a.w[which], head, c);
+#pragma unroll
+        for (int i = 0; i < PACK; i++)
+            acc[0][0] = fmaf(w[i], x[i], acc[0][0]);
+    }
+    finish(a, which, acc, row, head);
+}
+
+/* BF16 weights, which is what checkpoints have, in whole packs: R rows and H heads a block, DEPTH packs of each
+ * under way at once. One row, or ROWS with one head, up to ROWS rows: bound by the latency of the reads; at 5120
+ * columns all of a thread's are under way at once. More rows take HEADS heads: bound by F32 arithmetic. */
+template <typename T, int R, int H, int DEPTH>
+static __global__ void __launch_bounds__(THREADS)
+    gate_bf16(const __grid_constant__ struct gates a, int first, unsigned head_blocks)
+{
+    int which = first + blockIdx.z;
+    int64_t head = (int64_t)(blockIdx.x % head_blocks) * H;
+    int64_t row = (int64_t)(blockIdx.x / head_blocks) * R;
+    float acc[R][H] = {{0}};
+    for (int64_t begin = (int64_t)threadIdx.x * PACK; begin < a.cols; begin += DEPTH * STEP) {
+        pack<T, PACK> x[DEPTH][R] = {{{{0}}}};
+        pack<bf16, PACK> w[DEPTH][H] = {{{{0}}}};
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            int64_t c = begin + d * STEP;
+            if (c >= a.cols)
+                continue;
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                if (head + h < a.n_heads)
+                    load_words<PACK * 2>(w[d][h].w, (const bf16 *)a.w[which].codes +
+                                                        (head + h) * a.w[which].stride + c);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (row + r < a.T)
+                    load_words<PACK * sizeof(T)>(x[d][r].w,
+                                                 (const T *)a.u + (row + r) * a.u_stride + c);
+        }
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+#pragma unroll
+                for (int h = 0; h < H; h++)
+#pragma unroll
+                    for (int i = 0; i < PACK; i++)
+                        acc[r][h] = fmaf(w[d][h][i], x[d][r][i], acc[r][h]);
+    }
+    finish(a, which, acc, row, head);
+}
+
+template <typename T, int R, int H, int DEPTH>
+static void launch_bf16(struct cuda *c, const struct gates *a, int first, int n)
+{
+    int head_blocks = cuda_blocks(a->n_heads, H);
     dim3 blocks((unsigned)(head_blocks * cuda_blocks(a->T, R)), 1, (unsigned)n);
-    gate_heads<F, WIDE, T, R, HEADS>
-        <<<blocks, THREADS, 0, c->stream>>>(*a, first, (unsigned)head_blocks);
+    gate_bf16<T, R, H, DEPTH><<<blocks, THREADS, 0, c->stream>>>(*a, first, (unsigned)head_blocks);
 }
 
 /* Products first .. first + n - 1, of one format. */
 template <weight_format_id F, typename T>
 static void launch(struct cuda *c, const struct gates *a, int first, int n)
 {
-    bool wide = a->u_wide;
+    bool wide = F == WF_BF16 && a->u_wide;
     for (int i = first; i < first + n; i++)
         wide = wide && weight_is_wide(&a->w[i], F);
-    if (!wide)
-        launch_form<F, false, T, ROWS, 1>(c, a, first, n);
-    else if (a->T == 1)
-        launch_form<F, true, T, 1, 1>(c, a, first, n);
-    else if (a->T <= ROWS)
-        launch_form<F, true, T, ROWS, 1>(c, a, first, n);
-    else
-        launch_form<F, true, T, ROWS, 4>(c, a, first, n);
+    if (!wide) {
+        dim3 blocks((unsigned)(a->n_heads * a->T), 1, (unsigned)n);
+        gate_any<F, T><<<blocks, THREADS, 0, c->stream>>>(*a, first);
+    } else if (a->T == 1) {
+        launch_bf16<T, 1, 1, 5>(c, a, first, n);
+    } else if (a->T <= ROWS) {
+        launch_bf16<T, ROWS, 1, sizeof(T) == 2 ? 5 : 2>(c, a, first, n);
+    } else {
+        launch_bf16<T, ROWS, HEADS, 1>(c, a, first, n);
+    }
 }
 
 extern "C" lathe_status cuda_gdn_gates(void *stream, const struct gdn_gates_args *a,
@@ -123,6 +155,7 @@ extern "C" lathe_status cuda_gdn_gates(void *stream, const struct gdn_gates_args
         .u = u->data,
         .u_stride = u->stride,
         .n_heads = a->in_proj_a->rows,
+        .cols = u->dim[1],
         .T = (int32_t)u->dim[0],
         .u_wide = is_wide(u->data) && (u->dim[0] == 1 || u->stride % PACK == 0),
         .A_log = (const float *)a->A_log.data,
