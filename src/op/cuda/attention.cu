@@ -1,13 +1,10 @@
-/* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions;
- * each split gives a maximum, a sum of weights and a weighted sum of values, in scratch, and another
- * launch adds the splits of a row in ascending order. */
-#include "op/cuda/cuda.cuh"
+/* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions,
+ * whose sums lie in scratch; another launch adds the splits of a row in ascending order. */
+#include "op/cuda/attention.cuh"
 
 enum {
-    SCRATCH_BYTES = 48 << 20, /* rows are worked on in groups whose splits fit, but at least one */
-    THREADS = 128,
-    TILE = 16, /* keys whose scores are taken together */
-    HEADS = 8, /* query heads of a block */
+    SCRATCH_BYTES =
+        48 << 20, /* rows are worked on in groups whose splits fit, but at least one row */
 };
 
 struct attention {
@@ -15,32 +12,26 @@ struct attention {
     float *o;
     int64_t q_stride, o_stride, k_stride, v_stride; /* elements; of k and v: from page to page */
     const int32_t *page_table, *slot, *pos;
-    int32_t pages_per_slot, page, n_kv, group, hd;
+    const struct batch_seq *seq;
+    int32_t n_seqs, pages_per_slot, page, page_shift, n_kv, group;
     float scale;
-    float2 *part;      /* [rows, heads, n_splits]: maximum and sum of weights */
-    float *part_o;     /* [rows, heads, n_splits, hd] */
-    int32_t n_splits;  /* room for so many */
-    int32_t first_row; /* of the group that is worked on */
+    struct split_parts parts;
+    int32_t first_row, n_rows; /* the group of rows that is worked on */
+    int32_t chunk_rows;        /* rows of a block */
+    bool wide_q;               /* q in accesses of 16 bytes */
 };
 
 /* ---- Splits: short ones first, so that a short context has enough of them, then longer ones ----- */
 
-struct split_range {
-    int32_t from, to; /* positions */
-};
-
-static __host__ __device__ __forceinline__ struct split_range split_at(int32_t i)
+static __device__ __forceinline__ int32_t split_begin(int32_t i)
 {
-    struct split_range r;
     if (i < 32)
-        r.from = i * 128, r.to = r.from + 128;
-    else if (i < 80)
-        r.from = 4096 + (i - 32) * 256, r.to = r.from + 256;
-    else if (i < 128)
-        r.from = 16384 + (i - 80) * 1024, r.to = r.from + 1024;
-    else
-        r.from = 65536 + (i - 128) * 2048, r.to = r.from + 2048;
-    return r;
+        return i * 128;
+    if (i < 80)
+        return 4096 + (i - 32) * 256;
+    if (i < 128)
+        return 16384 + (i - 80) * 1024;
+    return 65536 + (i - 128) * 2048;
 }
 
 /* Splits of n positions. */
@@ -55,162 +46,110 @@ static __host__ __device__ __forceinline__ int32_t splits_of(int64_t n)
     return (int32_t)(128 + (n - 65536 + 2047) / 2048);
 }
 
-/* e^(x - max), where a maximum of -infinity (nothing but such scores so far) counts as 0. */
-__device__ __forceinline__ float weight(float x, float max)
-{
-    return expf(x - (max == -INFINITY ? 0.0f : max));
+/* ---- Kernels ------------------------------------------------------------------------------------- */
+
+/* Keys of a slot, one kv head. */
+template <typename K> struct page_keys {
+    const K *keys, *values;
+    const int32_t *table;
+    int64_t k_stride, v_stride, width; /* from page to page, from position to position */
+    int32_t page, shift;               /* positions of a page; their logarithm, or -1 */
+    static constexpr bool wide = true;
+    __device__ __forceinline__ int64_t at(int32_t s, int64_t stride) const
+    {
+        int32_t i = shift >= 0 ? s >> shift : s / page;
+        return table[i] * stride + (s - i * page) * width;
+    }
+    __device__ __forceinline__ const K *k(int32_t s) const
+    {
+        return keys + at(s, k_stride);
+    }
+    __device__ __forceinline__ const K *v(int32_t s) const
+    {
+        return values + at(s, v_stride);
+    }
+};
+
+template <typename K>
+__device__ __forceinline__ struct page_keys<K> keys_of(const struct attention &a, int32_t slot,
+                                                       int kv_head) {
+    struct page_keys<K> keys;
+    keys.keys = (const K *)a.k + (int64_t)kv_head * a.parts.hd;
+    keys.values = (const K *)a.v + (int64_t)kv_head * a.parts.hd;
+    keys.table = a.page_table + (int64_t)slot * a.pages_per_slot;
+    keys.k_stride = a.k_stride;
+    keys.v_stride = a.v_stride;
+    keys.width = (int64_t)a.n_kv * a.parts.hd;
+    keys.page = a.page;
+    keys.shift = a.page_shift;
+    return keys;
 }
 
-/* Elements from a plane's first to position s of a slot, kv head 0. */
-__device__ __forceinline__ int64_t kv_at(const struct attention &a, const int32_t *table,
-                                         int64_t stride, int32_t s)
-{
-    return table[s / a.page] * stride + (int64_t)(s % a.page) * a.n_kv * a.hd;
-}
-
-/* ---- Any dtypes, any sizes: a row and up to HEADS query heads of a kv head, one split ------------ */
-
+/* Any dtypes and sizes. blockIdx.x: rows, kv heads, pieces of LOOP_HEADS heads; y: splits. */
 template <typename Q, typename K>
-__global__ void __launch_bounds__(THREADS) attention_split(struct attention a)
+__global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention a)
 {
-    extern __shared__ float shared[];
-    __shared__ float p[TILE][HEADS], factor[HEADS];
-    int chunks = (a.group + HEADS - 1) / HEADS, chunk = blockIdx.x % chunks;
-    int kv_head = blockIdx.x / chunks % a.n_kv;
-    int64_t r = blockIdx.x / chunks / a.n_kv, t = a.first_row + r;
-    int n_heads = min(HEADS, a.group - chunk * HEADS), tid = threadIdx.x;
-    int first_head = kv_head * a.group + chunk * HEADS;
-    int32_t split = blockIdx.y, pos = a.pos[t];
-    struct split_range range = split_at(split);
-    if (range.from > pos)
-        return;
-    int32_t end = min(range.to, pos + 1);
-    const int32_t *table = a.page_table + (int64_t)a.slot[t] * a.pages_per_slot;
-    const K *keys = (const K *)a.k + (int64_t)kv_head * a.hd;
-    const K *values = (const K *)a.v + (int64_t)kv_head * a.hd;
-    float *q = shared, *key = shared + HEADS * a.hd; /* [HEADS, hd], [TILE, hd + 1] */
-
-    for (int i = tid; i < n_heads * a.hd; i += THREADS)
-        q[i] = to_float(((const Q *)a.q)[t * a.q_stride + (int64_t)first_head * a.hd + i]);
-
-    int my_head = tid / TILE, my_key = tid % TILE;
-    float max = -INFINITY, sum = 0; /* of my_head */
-    float acc[OP_MAX_HEAD / THREADS][HEADS];
-#pragma unroll
-    for (int j = 0; j < OP_MAX_HEAD / THREADS; j++)
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            acc[j][h] = 0;
-
-    for (int32_t s = range.from; s < end; s += TILE) {
-        int n = min(TILE, end - s);
-        __syncthreads(); /* key and p may be read still */
-        for (int i = 0; i < n; i++) {
-            const K *from = keys + kv_at(a, table, a.k_stride, s + i);
-            for (int d = tid; d < a.hd; d += THREADS)
-                key[i * (a.hd + 1) + d] = to_float(from[d]);
-        }
-        __syncthreads();
-        float score = -INFINITY;
-        if (my_head < n_heads && my_key < n) {
-            const float *x = q + my_head * a.hd, *y = key + my_key * (a.hd + 1);
-            float part[4] = {0, 0, 0, 0};
-            int d = 0;
-            for (; d + 4 <= a.hd; d += 4)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    part[i] = fmaf(x[d + i], y[d + i], part[i]);
-            for (; d < a.hd; d++)
-                part[0] = fmaf(x[d], y[d], part[0]);
-            score = ((part[0] + part[1]) + (part[2] + part[3])) * a.scale;
-        }
-        float top = fmaxf(max, score);
-#pragma unroll
-        for (int i = TILE / 2; i > 0; i >>= 1)
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-        float w = my_key < n ? weight(score, top) : 0.0f, old = weight(max, top), all = w;
-#pragma unroll
-        for (int i = TILE / 2; i > 0; i >>= 1)
-            all += __shfl_xor_sync(0xffffffffu, all, i);
-        max = top;
-        sum = fmaf(sum, old, all);
-        p[my_key][my_head] = w;
-        if (my_key == 0)
-            factor[my_head] = old;
-        __syncthreads();
-#pragma unroll
-        for (int j = 0; j < OP_MAX_HEAD / THREADS; j++) {
-            int d = j * THREADS + tid;
-            if (d >= a.hd)
-                continue;
-            float part[HEADS];
-#pragma unroll
-            for (int h = 0; h < HEADS; h++)
-                part[h] = 0;
-            for (int i = 0; i < n; i++) {
-                float v = to_float(values[kv_at(a, table, a.v_stride, s + i) + d]);
-#pragma unroll
-                for (int h = 0; h < HEADS; h++)
-                    part[h] = fmaf(p[i][h], v, part[h]);
-            }
-#pragma unroll
-            for (int h = 0; h < HEADS; h++)
-                acc[j][h] = fmaf(acc[j][h], factor[h], part[h]);
-        }
-    }
-    int64_t heads = (int64_t)a.n_kv * a.group, at = (r * heads + first_head) * a.n_splits + split;
-    if (my_key == 0 && my_head < n_heads)
-        a.part[at + (int64_t)my_head * a.n_splits] = make_float2(max, sum);
-#pragma unroll
-    for (int j = 0; j < OP_MAX_HEAD / THREADS; j++)
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            if (h < n_heads && j * THREADS + tid < a.hd)
-                a.part_o[(at + (int64_t)h * a.n_splits) * a.hd + j * THREADS + tid] = acc[j][h];
+    int pieces = (a.group + LOOP_HEADS - 1) / LOOP_HEADS;
+    int first = blockIdx.x % pieces * LOOP_HEADS, kv_head = blockIdx.x / pieces % a.n_kv;
+    int64_t r = blockIdx.x / pieces / a.n_kv, t = a.first_row + r;
+    int head = kv_head * a.group + first;
+    int32_t from = split_begin(blockIdx.y), end = min(split_begin(blockIdx.y + 1), a.pos[t] + 1);
+    if (from < end)
+        split_loop<Q, K>(a.parts, keys_of<K>(a, a.slot[t], kv_head),
+                         (const Q *)a.q + t * a.q_stride + (int64_t)head * a.parts.hd, r, head,
+                         min((int)LOOP_HEADS, a.group - first), blockIdx.y, from, end, a.scale);
 }
 
-/* ---- All splits of a row and head, in ascending order -------------------------------------------- */
-
-enum { WEIGHTS = 256 }; /* splits whose weights are taken together */
-
-__global__ void __launch_bounds__(THREADS) attention_merge(struct attention a)
+/* Block i of a group of rows in pieces of chunk_rows that hold rows of one sequence: its first row. */
+__device__ __forceinline__ int32_t chunk_at(const struct attention &a, int32_t i, int32_t *n_rows)
 {
-    __shared__ float w[WEIGHTS], warp_top[THREADS / 32];
-    int64_t heads = (int64_t)a.n_kv * a.group, i = blockIdx.x, t = a.first_row + i / heads;
-    int32_t n = splits_of((int64_t)a.pos[t] + 1);
-    const float2 *part = a.part + i * a.n_splits;
-    const float *part_o = a.part_o + i * a.n_splits * a.hd;
-    int tid = threadIdx.x;
-    float top = -INFINITY, sum = 0, acc[OP_MAX_HEAD / THREADS] = {0};
-    for (int32_t s = tid; s < n; s += THREADS)
-        top = fmaxf(top, part[s].x);
-    top = warp_max(top);
-    if (tid % 32 == 0)
-        warp_top[tid / 32] = top;
-    __syncthreads();
-    for (int k = 0; k < THREADS / 32; k++)
-        top = fmaxf(top, warp_top[k]);
-    for (int32_t first = 0; first < n; first += WEIGHTS) {
-        int m = min(WEIGHTS, n - first);
-        __syncthreads();
-        for (int s = tid; s < m; s += THREADS)
-            w[s] = weight(part[first + s].x, top);
-        __syncthreads();
-        for (int s = 0; s < m; s++)
-            sum = fmaf(part[first + s].y, w[s], sum);
-#pragma unroll
-        for (int j = 0; j < OP_MAX_HEAD / THREADS; j++) {
-            int d = j * THREADS + tid;
-            if (d < a.hd)
-#pragma unroll 8
-                for (int s = 0; s < m; s++)
-                    acc[j] = fmaf(part_o[(int64_t)(first + s) * a.hd + d], w[s], acc[j]);
+    for (int32_t s = 0; s < a.n_seqs; s++) {
+        int32_t from = max(a.seq[s].first_row, a.first_row);
+        int32_t end = min(a.seq[s].first_row + a.seq[s].n_rows, a.first_row + a.n_rows);
+        int32_t chunks = end > from ? (end - from + a.chunk_rows - 1) / a.chunk_rows : 0;
+        if (i < chunks) {
+            *n_rows = min(a.chunk_rows, end - from - i * a.chunk_rows);
+            return from + i * a.chunk_rows;
         }
+        i -= chunks;
     }
-#pragma unroll
-    for (int j = 0; j < OP_MAX_HEAD / THREADS; j++)
-        if (j * THREADS + tid < a.hd)
-            a.o[t * a.o_stride + (i % heads) * a.hd + j * THREADS + tid] = acc[j] / sum;
+    *n_rows = 0;
+    return 0;
+}
+
+/* q, keys and values in BF16, keys and values 16-byte aligned, head_dim 64, 128 or 256. blockIdx.x: chunks
+ * of rows, y: splits, z: kv heads. Reads each key once for a chunk; bound by memory. */
+template <int HD, int NT>
+__global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention a)
+{
+    extern __shared__ uint4 memory[];
+    struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
+    int32_t n_rows, t = chunk_at(a, blockIdx.x, &n_rows), split = blockIdx.y;
+    int kv_head = blockIdx.z, head = kv_head * a.group, n = n_rows * a.group;
+    if (n_rows == 0)
+        return;
+    int32_t from = split_begin(split), end = min(split_begin(split + 1), a.pos[t + n_rows - 1] + 1);
+    if (from >= end)
+        return;
+    const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
+    split_queries<HD, NT>(sh, q, a.q_stride, n, a.group, a.wide_q);
+    for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
+        sh->lo[i] = 0;
+        sh->hi[i] = i < n ? a.pos[t + i / a.group] + 1 : 0;
+    }
+    __syncthreads();
+    split_mma<HD, NT>(sh, keys_of<bf16>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
+                      t - a.first_row, head, a.group, split);
+}
+
+/* blockIdx.x: rows and heads. */
+__global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attention a)
+{
+    int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
+    int32_t begin[2] = {0, 0}, end[2] = {splits_of((int64_t)a.pos[t] + 1), 0};
+    split_merge<float>(a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
+                       a.parts.part + i * a.parts.n_splits,
+                       a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, begin, end);
 }
 
 /* ---- Host ---------------------------------------------------------------------------------------- */
@@ -223,12 +162,12 @@ static size_t whole_lines(size_t bytes)
 /* Rows of a group, the splits there is room for, and the scratch that takes. */
 static int64_t plan(const struct attention_args *a, int32_t *n_splits, size_t *bytes)
 {
-    int64_t heads = a->q.dim[1] / a->kv->k.dim[3], T = a->q.dim[0];
+    int64_t hd = a->kv->k.dim[3], heads = a->q.dim[1] / hd, T = a->q.dim[0];
     *n_splits = splits_of((int64_t)a->kv->pages_per_slot * a->kv->k.dim[1]);
     int64_t parts = heads * *n_splits; /* of a row */
-    int64_t row = parts * (a->kv->k.dim[3] * 4 + 8), rows = SCRATCH_BYTES / row;
+    int64_t rows = SCRATCH_BYTES / (parts * (hd * 4 + 8));
     rows = rows < 1 ? 1 : rows > T ? T : rows;
-    *bytes = whole_lines((size_t)(rows * parts * 8)) + (size_t)(rows * parts * a->kv->k.dim[3] * 4);
+    *bytes = whole_lines((size_t)(rows * parts * 8)) + (size_t)(rows * parts * hd * 4);
     return rows;
 }
 
@@ -242,15 +181,83 @@ extern "C" size_t cuda_attention_scratch(const void *stream, const struct attent
 }
 
 template <typename Q, typename K>
-static void launch_split(cudaStream_t stream, const struct attention *a, int64_t rows,
-                         int32_t splits)
+static void launch_loop(cudaStream_t stream, const struct attention *a, int32_t splits)
 {
-    size_t shared = (size_t)(HEADS * a->hd + TILE * (a->hd + 1)) * sizeof(float);
-    int64_t blocks = rows * a->n_kv * ((a->group + HEADS - 1) / HEADS);
-    (void)cudaFuncSetAttribute(attention_split<Q, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    size_t shared = split_loop_shared(a->parts.hd);
+    int64_t pieces = (a->group + LOOP_HEADS - 1) / LOOP_HEADS;
+    (void)cudaFuncSetAttribute(attention_loop<Q, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    attention_split<Q, K>
-        <<<dim3((unsigned)blocks, (unsigned)splits), THREADS, shared, stream>>>(*a);
+    attention_loop<Q, K><<<dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)splits),
+                           SPLIT_THREADS, shared, stream>>>(*a);
+}
+
+template <int HD, int NT>
+static void launch_mma(cudaStream_t stream, const struct attention *a, int32_t chunks,
+                       int32_t splits)
+{
+    size_t shared = sizeof(struct split_shared<HD, NT>);
+    (void)cudaFuncSetAttribute(attention_mma<HD, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)shared);
+    attention_mma<HD, NT><<<dim3((unsigned)chunks, (unsigned)splits, (unsigned)a->n_kv),
+                            SPLIT_THREADS, shared, stream>>>(*a);
+}
+
+/* As few tiles of queries as will do, where that is worth a kernel. */
+static void launch_mma_queries(cudaStream_t stream, const struct attention *a, int32_t queries,
+                               int32_t chunks, int32_t splits)
+{
+    if (a->parts.hd == 64)
+        launch_mma<64, 6>(stream, a, chunks, splits);
+    else if (a->parts.hd == 128)
+        launch_mma<128, 6>(stream, a, chunks, splits);
+    else if (queries <= 8)
+        launch_mma<256, 1>(stream, a, chunks, splits);
+    else if (queries <= 16)
+        launch_mma<256, 2>(stream, a, chunks, splits);
+    else if (queries <= 32)
+        launch_mma<256, 4>(stream, a, chunks, splits);
+    else
+        launch_mma<256, 6>(stream, a, chunks, splits);
+}
+
+/* Queries that a block of attention_mma may have on this device; 0: it cannot be used. */
+static int32_t mma_queries(const struct attention_args *a, int32_t device)
+{
+    const struct tensor *k = &a->kv->k, *v = &a->kv->v;
+    int64_t hd = k->dim[3];
+    int room = 0;
+    if (a->q.dtype != DT_BF16 || k->dtype != DT_BF16 || (hd != 64 && hd != 128 && hd != 256) ||
+        ((uintptr_t)k->data | (uintptr_t)v->data) % 16 != 0 || (k->stride | v->stride) % 8 != 0)
+        return 0;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
+        return 0;
+    int32_t queries = hd < 256 || (size_t)room >= sizeof(struct split_shared<256, 6>) ? 48 : 32;
+    return a->q.dim[1] / hd / k->dim[2] <= queries ? queries : 0;
+}
+
+/* The sums of all splits of a group of rows. */
+static void launch_splits(struct cuda *c, const struct attention_args *a, struct attention *v,
+                          int32_t splits)
+{
+    int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
+    if (queries == 0) {
+        WITH_ACT(a->q.dtype, Q,
+                 WITH_ACT(a->kv->k.dtype, K, launch_loop<Q, K>(c->stream, v, splits)));
+        return;
+    }
+    v->chunk_rows = queries / v->group;
+    for (int32_t s = 0; s < a->b->n_seqs; s++) {
+        const struct batch_seq *q = &a->b->seq[s];
+        int32_t from = q->first_row > v->first_row ? q->first_row : v->first_row;
+        int32_t end = q->first_row + q->n_rows, last = v->first_row + v->n_rows;
+        int32_t n = (end < last ? end : last) - from;
+        if (n <= 0)
+            continue;
+        longest = n > longest ? n : longest;
+        chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
+    }
+    queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
+    launch_mma_queries(c->stream, v, queries, chunks, splits);
 }
 
 extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
@@ -260,7 +267,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     struct cuda_batch b;
     struct attention v = {};
     size_t need;
-    int64_t rows = plan(a, &v.n_splits, &need), T = a->q.dim[0];
+    int64_t rows = plan(a, &v.parts.n_splits, &need), T = a->q.dim[0];
     if ((size_t)tensor_elements(&a->scratch) < need)
         return fail(err, LATHE_E_ARGUMENT, "scratch of %lld bytes, expected %zu",
                     (long long)tensor_elements(&a->scratch), need);
@@ -278,26 +285,31 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     v.page_table = a->kv->page_table;
     v.slot = b.slot;
     v.pos = b.pos;
+    v.seq = b.seq;
+    v.n_seqs = b.n_seqs;
     v.pages_per_slot = a->kv->pages_per_slot;
     v.page = (int32_t)a->kv->k.dim[1];
+    v.page_shift = -1;
+    for (int i = 0; i < 31; i++)
+        if (v.page == (int32_t)1 << i)
+            v.page_shift = i;
     v.n_kv = (int32_t)a->kv->k.dim[2];
-    v.hd = (int32_t)a->kv->k.dim[3];
-    v.group = (int32_t)(a->q.dim[1] / v.hd / v.n_kv);
+    v.parts.hd = (int32_t)a->kv->k.dim[3];
+    v.parts.heads = (int32_t)(a->q.dim[1] / v.parts.hd);
+    v.group = v.parts.heads / v.n_kv;
     v.scale = a->scale;
-    int64_t heads = (int64_t)v.n_kv * v.group;
-    v.part = (float2 *)a->scratch.data;
-    v.part_o = (float *)(void *)((unsigned char *)a->scratch.data +
-                                 whole_lines((size_t)(rows * heads * v.n_splits * 8)));
+    v.wide_q = ((uintptr_t)v.q | (uintptr_t)(v.q_stride * 2)) % 16 == 0;
+    v.parts.part = (float2 *)a->scratch.data;
+    size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
+    v.parts.part_o = (float *)(void *)((unsigned char *)a->scratch.data + whole_lines(n_parts * 8));
     for (int64_t first = 0; first < T; first += rows) {
-        int64_t n = T - first < rows ? T - first : rows;
         int32_t last = 0;
-        for (int64_t t = first; t < first + n; t++)
-            last = a->b->pos[t] > last ? a->b->pos[t] : last;
-        int32_t splits = splits_of((int64_t)last + 1);
         v.first_row = (int32_t)first;
-        WITH_ACT(a->q.dtype, Q,
-                 WITH_ACT(a->kv->k.dtype, K, launch_split<Q, K>(c->stream, &v, n, splits)));
-        attention_merge<<<(unsigned)(n * heads), THREADS, 0, c->stream>>>(v);
+        v.n_rows = (int32_t)(T - first < rows ? T - first : rows);
+        for (int64_t t = first; t < first + v.n_rows; t++)
+            last = a->b->pos[t] > last ? a->b->pos[t] : last;
+        launch_splits(c, a, &v, splits_of((int64_t)last + 1));
+        attention_merge<<<(unsigned)(v.n_rows * v.parts.heads), SPLIT_THREADS, 0, c->stream>>>(v);
     }
     return cuda_launched(c, err);
 }

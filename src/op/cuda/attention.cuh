@@ -1,0 +1,549 @@
+/* What attention over pages and attention of blocks share: the sums of some queries over one split of
+ * their keys, and the merging of splits.
+ *
+ * A split's result is a maximum, a sum of weights e^(score - maximum), and the sum of values so
+ * weighted. Queries and their splits never meet, so neither depends on what else a block works on.
+ *
+ * Keys are found through a KEYS: k(s) and v(s) give the address of the key and value at position s; wide
+ * says that they are 16-byte aligned. */
+#ifndef LATHE_OP_CUDA_ATTENTION_CUH
+#define LATHE_OP_CUDA_ATTENTION_CUH
+
+#include "op/cuda/cuda.cuh"
+#include "op/cuda/mma.cuh"
+
+enum {
+    SPLIT_THREADS = 128,
+    SPLIT_TILE = 64,    /* keys whose scores are taken together by tensor cores */
+    SPLIT_QUERIES = 48, /* of a block at most; also a whole row of up to so many heads */
+};
+
+/* Where results go: row r of a group of rows, head h and split i have place (r * heads + h) * n_splits + i. */
+struct split_parts {
+    float2 *part;  /* maximum, sum of weights */
+    float *part_o; /* [.., hd] */
+    int32_t n_splits, heads, hd;
+};
+
+/* e^(x - max), where a maximum of -infinity (nothing but such scores so far) counts as 0. */
+__device__ __forceinline__ float weight(float x, float max)
+{
+    return expf(__fsub_rn(x, max == -INFINITY ? 0.0f : max));
+}
+
+/* ---- Any dtypes, any sizes: up to LOOP_HEADS heads of one row, F32 arithmetic --------------------- */
+
+enum { LOOP_HEADS = 8, LOOP_TILE = 16 };
+
+static inline size_t split_loop_shared(int64_t hd)
+{
+    return (size_t)(LOOP_HEADS * hd + LOOP_TILE * (hd + 1)) * sizeof(float);
+}
+
+/* Heads [head, head + n_heads) of row r of its group, which see positions [from, end); q [n_heads, hd]. */
+template <typename Q, typename K, typename KEYS>
+__device__ __forceinline__ void split_loop(const struct split_parts &out, const KEYS &keys,
+                                           const Q *query, int64_t r, int head, int n_heads,
+                                           int32_t split, int32_t from, int32_t end, float scale)
+{
+    extern __shared__ float shared[];
+    __shared__ float p[LOOP_TILE][LOOP_HEADS], factor[LOOP_HEADS];
+    int tid = threadIdx.x, hd = out.hd;
+    float *q = shared, *key = shared + LOOP_HEADS * hd; /* [LOOP_HEADS, hd], [LOOP_TILE, hd + 1] */
+    for (int i = tid; i < n_heads * hd; i += SPLIT_THREADS)
+        q[i] = to_float(query[i]);
+    int my_head = tid / LOOP_TILE, my_key = tid % LOOP_TILE;
+    float max = -INFINITY, sum = 0; /* of my_head */
+    float acc[OP_MAX_HEAD / SPLIT_THREADS][LOOP_HEADS];
+#pragma unroll
+    for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++)
+#pragma unroll
+        for (int h = 0; h < LOOP_HEADS; h++)
+            acc[j][h] = 0;
+    for (int32_t s = from; s < end; s += LOOP_TILE) {
+        int n = min((int)LOOP_TILE, end - s);
+        __syncthreads(); /* key and p may be read still */
+        for (int i = 0; i < n; i++) {
+            const K *k = keys.k(s + i);
+            for (int d = tid; d < hd; d += SPLIT_THREADS)
+                key[i * (hd + 1) + d] = to_float(k[d]);
+        }
+        __syncthreads();
+        float score = -INFINITY;
+        if (my_head < n_heads && my_key < n) {
+            const float *x = q + my_head * hd, *y = key + my_key * (hd + 1);
+            float part[4] = {0, 0, 0, 0};
+            int d = 0;
+            for (; d + 4 <= hd; d += 4)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    part[i] = fmaf(x[d + i], y[d + i], part[i]);
+            for (; d < hd; d++)
+                part[0] = fmaf(x[d], y[d], part[0]);
+            score = __fmul_rn((part[0] + part[1]) + (part[2] + part[3]), scale);
+        }
+        float top = fmaxf(max, score);
+#pragma unroll
+        for (int i = LOOP_TILE / 2; i > 0; i >>= 1)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+        float w = my_key < n ? weight(score, top) : 0.0f, old = weight(max, top), all = w;
+#pragma unroll
+        for (int i = LOOP_TILE / 2; i > 0; i >>= 1)
+            all += __shfl_xor_sync(0xffffffffu, all, i);
+        max = top;
+        sum = fmaf(sum, old, all);
+        p[my_key][my_head] = w;
+        if (my_key == 0)
+            factor[my_head] = old;
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++) {
+            int d = j * SPLIT_THREADS + tid;
+            if (d >= hd)
+                continue;
+            float part[LOOP_HEADS];
+#pragma unroll
+            for (int h = 0; h < LOOP_HEADS; h++)
+                part[h] = 0;
+            for (int i = 0; i < n; i++) {
+                float v = to_float(keys.v(s + i)[d]);
+#pragma unroll
+                for (int h = 0; h < LOOP_HEADS; h++)
+                    part[h] = fmaf(p[i][h], v, part[h]);
+            }
+#pragma unroll
+            for (int h = 0; h < LOOP_HEADS; h++)
+                acc[j][h] = fmaf(acc[j][h], factor[h], part[h]);
+        }
+    }
+    int64_t at = (r * out.heads + head) * out.n_splits + split;
+    if (my_key == 0 && my_head < n_heads)
+        out.part[at + (int64_t)my_head * out.n_splits] = make_float2(max, sum);
+#pragma unroll
+    for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++)
+#pragma unroll
+        for (int h = 0; h < LOOP_HEADS; h++)
+            if (h < n_heads && j * SPLIT_THREADS + tid < hd)
+                out.part_o[(at + (int64_t)h * out.n_splits) * hd + j * SPLIT_THREADS + tid] =
+                    acc[j][h];
+}
+
+/* ---- BF16 queries and keys: some rows and all heads of a kv head, by tensor cores ----------------- */
+
+/* Shared memory of a block. Rows of k, v, q and p are swizzled: their 16-byte piece c lies at c ^ row % 8. */
+template <int HD, int NT> struct split_shared {
+    bf16 k[SPLIT_TILE * HD], v[SPLIT_TILE * HD], q[NT * 8 * HD];
+    bf16 p[3][NT * 8 * SPLIT_TILE]; /* weights [query, key] in three parts: 24 bits */
+    float top[4][NT * 8], sum[4][NT * 8];
+    int32_t lo[NT * 8], hi[NT * 8]; /* a query sees positions [lo, hi) */
+    int32_t is_bad[SPLIT_TILE];     /* a value at this key is not finite */
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+__device__ __forceinline__ void ldmatrix(uint32_t r[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+__device__ __forceinline__ void ldmatrix_trans(uint32_t r[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+/* 16 bytes, or zeros. */
+__device__ __forceinline__ void copy_async(void *to, const void *from, bool is_there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* All but the last N groups have arrived, of this thread's. */
+template <int N> __device__ __forceinline__ void copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Element of a swizzled matrix with rows of COLS. */
+template <int COLS> __device__ __forceinline__ int swizzled(int row, int piece)
+{
+    return row * COLS + ((piece ^ (row & 7)) << 3);
+}
+
+/* Eight values of any alignment. */
+__device__ __forceinline__ uint4 eight(const bf16 *p)
+{
+    const uint16_t *w = (const uint16_t *)p;
+    return make_uint4(w[0] | (uint32_t)w[1] << 16, w[2] | (uint32_t)w[3] << 16,
+                      w[4] | (uint32_t)w[5] << 16, w[6] | (uint32_t)w[7] << 16);
+}
+
+/* Keys or values of positions [first, first + SPLIT_TILE), zero outside [from, end). */
+template <int HD, bool VALUES, typename KEYS>
+__device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t first, int32_t from,
+                                            int32_t end)
+{
+    enum { PIECES = HD / 8, STEP = SPLIT_THREADS / PIECES };
+    int piece = threadIdx.x % PIECES;
+#pragma unroll 8
+    for (int row = threadIdx.x / PIECES; row < SPLIT_TILE; row += STEP) {
+        int32_t s = first + row;
+        bool is_there = s >= from && s < end;
+        int32_t at = is_there ? s : from;
+        const bf16 *p = (VALUES ? keys.v(at) : keys.k(at)) + piece * 8;
+        bf16 *dst = to + swizzled<HD>(row, piece);
+        if (keys.wide)
+            copy_async(dst, p, is_there);
+        else
+            *(uint4 *)dst = is_there ? eight(p) : make_uint4(0, 0, 0, 0);
+    }
+    copies_commit();
+}
+
+/* Queries [n, HD] of some rows and `group` heads to shared memory, zero behind the last. */
+template <int HD, int NT>
+__device__ __forceinline__ void split_queries(struct split_shared<HD, NT> *sh, const bf16 *q,
+                                              int64_t stride, int n, int group, bool wide)
+{
+    for (int i = threadIdx.x; i < NT * 8 * (HD / 8); i += SPLIT_THREADS) {
+        int at = i / (HD / 8), piece = i % (HD / 8);
+        const bf16 *p = q + at / group * stride + at % group * HD + piece * 8;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (at < n && wide) {
+            x = *(const uint4 *)p;
+        } else if (at < n) {
+            x = eight(p);
+        }
+        *(uint4 *)(sh->q + swizzled<HD>(at, piece)) = x;
+    }
+}
+
+/* The parts of a weight: each the rest rounded to BF16. */
+__device__ __forceinline__ void three_parts(float x, bf16 out[3])
+{
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        out[i] = __float2bfloat16_rn(x);
+        x = __fsub_rn(x, __bfloat162float(out[i]));
+    }
+}
+
+__device__ __forceinline__ bool is_finite(bf16 x)
+{
+    return (__bfloat16_as_ushort(x) & 0x7f80) != 0x7f80;
+}
+
+/* Queries n = 0 .. n_queries - 1 of the block, whose q, lo and hi are in shared memory (q zero, lo = hi = 0
+ * behind the last), over positions [from, end). The sums of a tile start at zero and are then added in
+ * F32, lowest parts of the weights first: tensor cores cut off what they add to a larger sum.
+ *
+ * A value that is not finite would reach queries that do not see it, as 0 times NaN, and infinity in
+ * three parts is NaN: where a sum is not finite the split is gone through again, such values zero in
+ * the products and added by themselves.
+ *
+ * Query n is head `head` + n % group of row `row` + n / group. HD 64, 128 or 256; NT tiles of 8 queries. */
+template <int HD, int NT, typename KEYS>
+__device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const KEYS &keys,
+                                          int n_queries, int32_t from, int32_t end, float scale,
+                                          const struct split_parts &out, int64_t row, int head,
+                                          int group, int32_t split)
+{
+    enum { MT = HD / 64 }; /* tiles of 16 dims of a warp, which has HD / 4 of them */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
+    int32_t first = from & ~(SPLIT_TILE - 1);
+    int32_t all_lo = 0, all_hi = INT32_MAX; /* what every query sees */
+    for (int n = 0; n < n_queries; n++)
+        all_lo = max(all_lo, sh->lo[n]), all_hi = min(all_hi, sh->hi[n]);
+
+    float acc[MT][NT][4], m[NT][2], l[NT][2];
+    for (bool again = false;; again = true) {
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                m[j][e] = -INFINITY, l[j][e] = 0;
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    acc[t][j][i] = 0;
+        }
+        split_fetch<HD, false>(sh->k, keys, first, from, end);
+        split_fetch<HD, true>(sh->v, keys, first, from, end);
+        for (int32_t s0 = first; s0 < end; s0 += SPLIT_TILE) {
+            bool more = s0 + SPLIT_TILE < end;
+            copies_wait<1>();
+            __syncthreads();
+
+            /* Scores [16 keys of the warp, queries] */
+            float s[NT][4];
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[j][i] = 0;
+#pragma unroll
+            for (int part = 0; part < HD / 64; part++) {
+                float x[NT][4];
+                uint32_t a[4][4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    ldmatrix(a[k],
+                             shared_address(sh->k + swizzled<HD>(warp * 16 + (lane & 15),
+                                                                 part * 8 + k * 2 + lane / 16)));
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    uint32_t b[8];
+                    const bf16 *q = sh->q;
+                    ldmatrix(
+                        b, shared_address(q + swizzled<HD>(j * 8 + lane % 8, part * 8 + lane / 8)));
+                    ldmatrix(b + 4, shared_address(q + swizzled<HD>(j * 8 + lane % 8,
+                                                                    part * 8 + 4 + lane / 8)));
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        x[j][i] = 0;
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        mma_bf16(x[j], a[k], b[k * 2], b[k * 2 + 1]);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        s[j][i] = __fadd_rn(s[j][i], x[j][i]);
+                }
+            }
+            bool whole = s0 >= all_lo && s0 + SPLIT_TILE <= all_hi;
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float top = -INFINITY;
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        int32_t at = s0 + warp * 16 + g + h * 8;
+                        float x = __fmul_rn(s[j][h * 2 + e], scale);
+                        if (!whole && (at < sh->lo[j * 8 + c + e] || at >= sh->hi[j * 8 + c + e]))
+                            x = -INFINITY;
+                        s[j][h * 2 + e] = x;
+                        top = fmaxf(top, x);
+                    }
+#pragma unroll
+                    for (int i = 4; i < 32; i <<= 1)
+                        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+                    if (g == 0)
+                        sh->top[warp][j * 8 + c + e] = top;
+                }
+            __syncthreads();
+            if (more)
+                split_fetch<HD, false>(sh->k, keys, s0 + SPLIT_TILE, from, end);
+            else
+                copies_commit();
+
+            /* Weights */
+            float f[NT][2];
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int n = j * 8 + c + e;
+                    float top = m[j][e];
+#pragma unroll
+                    for (int w = 0; w < 4; w++)
+                        top = fmaxf(top, sh->top[w][n]);
+                    f[j][e] = weight(m[j][e], top);
+                    m[j][e] = top;
+                    float w[2];
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        bf16 parts[3];
+                        w[h] = weight(s[j][h * 2 + e], top);
+                        three_parts(w[h], parts);
+                        int at = swizzled<SPLIT_TILE>(n, warp * 2 + h) + g;
+#pragma unroll
+                        for (int i = 0; i < 3; i++)
+                            sh->p[i][at] = parts[i];
+                    }
+                    l[j][e] = fmaf(l[j][e], f[j][e], __fadd_rn(w[0], w[1]));
+                }
+            copies_wait<1>();
+            __syncthreads();
+            if (again) { /* values that are not finite become zero */
+                for (int row = threadIdx.x; row < SPLIT_TILE; row += SPLIT_THREADS) {
+                    sh->is_bad[row] = 0;
+                    for (int d = 0; d < HD; d++)
+                        if (!is_finite(sh->v[row * HD + d])) {
+                            sh->v[row * HD + d] = __float2bfloat16_rn(0);
+                            sh->is_bad[row] = 1;
+                        }
+                }
+                __syncthreads();
+            }
+
+            /* Values [16 * MT dims of the warp, queries] */
+            uint32_t a[MT][4][4];
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    ldmatrix_trans(
+                        a[t][k],
+                        shared_address(sh->v + swizzled<HD>(k * 16 + lane / 16 * 8 + lane % 8,
+                                                            (warp * MT + t) * 2 + lane / 8 % 2)));
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                float x[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        x[t][i] = 0;
+#pragma unroll
+                for (int part = 2; part >= 0; part--) {
+                    uint32_t b[8];
+                    const bf16 *p = sh->p[part];
+                    ldmatrix(b,
+                             shared_address(p + swizzled<SPLIT_TILE>(j * 8 + lane % 8, lane / 8)));
+                    ldmatrix(b + 4, shared_address(
+                                        p + swizzled<SPLIT_TILE>(j * 8 + lane % 8, 4 + lane / 8)));
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+#pragma unroll
+                        for (int t = 0; t < MT; t++)
+                            mma_bf16(x[t], a[t][k], b[k * 2], b[k * 2 + 1]);
+                }
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        acc[t][j][i] = fmaf(acc[t][j][i], f[j][i % 2], x[t][i]);
+            }
+            if (again)
+                for (int row = 0; row < SPLIT_TILE; row++)
+                    if (sh->is_bad[row] && s0 + row >= from && s0 + row < end) {
+                        const bf16 *v = keys.v(s0 + row);
+#pragma unroll
+                        for (int t = 0; t < MT; t++)
+#pragma unroll
+                            for (int j = 0; j < NT; j++)
+#pragma unroll
+                                for (int i = 0; i < 4; i++) {
+                                    int e = i % 2, d = (warp * MT + t) * 16 + g + i / 2 * 8;
+                                    bool seen = s0 + row >= sh->lo[j * 8 + c + e] &&
+                                                s0 + row < sh->hi[j * 8 + c + e];
+                                    float w = __bfloat162float(
+                                        sh->p[0][swizzled<SPLIT_TILE>(j * 8 + c + e, row / 8) +
+                                                 row % 8]);
+                                    if (seen && !is_finite(v[d]))
+                                        acc[t][j][i] =
+                                            fmaf(w, __bfloat162float(v[d]), acc[t][j][i]);
+                                }
+                    }
+            __syncthreads();
+            if (more)
+                split_fetch<HD, true>(sh->v, keys, s0 + SPLIT_TILE, from, end);
+            else
+                copies_commit();
+        }
+        copies_wait<0>();
+        bool bad = false;
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    bad |= !(fabsf(acc[t][j][i]) < INFINITY);
+        if (!__syncthreads_or(bad) || again)
+            break;
+    }
+
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float sum = l[j][e];
+#pragma unroll
+            for (int i = 4; i < 32; i <<= 1)
+                sum += __shfl_xor_sync(0xffffffffu, sum, i);
+            if (g == 0)
+                sh->sum[warp][j * 8 + c + e] = sum;
+        }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int n = j * 8 + c + e;
+            if (n >= n_queries)
+                continue;
+            int64_t at = ((row + n / group) * out.heads + head + n % group) * out.n_splits + split;
+            if (warp == 0 && g == 0)
+                out.part[at] = make_float2(m[j][e], (sh->sum[0][n] + sh->sum[1][n]) +
+                                                        (sh->sum[2][n] + sh->sum[3][n]));
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    out.part_o[at * HD + (warp * MT + t) * 16 + h * 8 + g] = acc[t][j][h * 2 + e];
+        }
+}
+
+/* ---- The splits of one row and head, in ascending order ------------------------------------------- */
+
+enum { MERGE_WEIGHTS = 256 }; /* splits whose weights are taken together */
+
+/* Up to two runs of splits, [begin[0], end[0]) and then [begin[1], end[1]), from `part` and `part_o`. */
+template <typename T>
+__device__ __forceinline__ void split_merge(T *o, const float2 *part, const float *part_o, int hd,
+                                            const int32_t begin[2], const int32_t end[2])
+{
+    __shared__ float w[MERGE_WEIGHTS], sums[MERGE_WEIGHTS], warp_top[SPLIT_THREADS / 32];
+    int tid = threadIdx.x;
+    float top = -INFINITY, sum = 0, acc[OP_MAX_HEAD / SPLIT_THREADS] = {0};
+#pragma unroll
+    for (int run = 0; run < 2; run++)
+        for (int32_t s = begin[run] + tid; s < end[run]; s += SPLIT_THREADS)
+            top = fmaxf(top, part[s].x);
+    top = warp_max(top);
+    if (tid % 32 == 0)
+        warp_top[tid / 32] = top;
+    __syncthreads();
+    for (int k = 0; k < SPLIT_THREADS / 32; k++)
+        top = fmaxf(top, warp_top[k]);
+#pragma unroll
+    for (int run = 0; run < 2; run++)
+        for (int32_t first = begin[run]; first < end[run]; first += MERGE_WEIGHTS) {
+            int n = min((int)MERGE_WEIGHTS, end[run] - first);
+            __syncthreads();
+            for (int s = tid; s < n; s += SPLIT_THREADS) {
+                float2 x = part[first + s];
+                w[s] = weight(x.x, top);
+                sums[s] = x.y;
+            }
+            __syncthreads();
+            for (int s = 0; s < n; s++)
+                sum = fmaf(sums[s], w[s], sum);
+#pragma unroll
+            for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++) {
+                int d = j * SPLIT_THREADS + tid;
+                if (d < hd)
+#pragma unroll 8
+                    for (int s = 0; s < n; s++)
+                        acc[j] = fmaf(part_o[(int64_t)(first + s) * hd + d], w[s], acc[j]);
+            }
+        }
+#pragma unroll
+    for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++)
+        if (j * SPLIT_THREADS + tid < hd)
+            o[j * SPLIT_THREADS + tid] = from_float<T>(acc[j] / sum);
+}
+
+#endif
