@@ -21,14 +21,14 @@ __device__ __forceinline__ void put_value(bf16 *p, float x)
 template <typename K, typename T>
 __device__ __forceinline__ void append_row(K *to, const T *from, int64_t n)
 {
-    bool wide = is_wide(from) && is_wide(to);
+    bool from_wide = is_wide(from), to_wide = is_wide(to);
     for (int64_t c = (int64_t)threadIdx.x * PACK; c < n; c += APPEND_THREADS * PACK) {
-        pack<T, PACK> x = load_pack<PACK>(from + c, n - c, wide);
+        pack<T, PACK> x = load_pack<PACK>(from + c, n - c, from_wide);
         K out[PACK];
 #pragma unroll
         for (int i = 0; i < PACK; i++)
             put_value(&out[i], x[i]);
-        if (wide && n - c >= PACK) {
+        if (to_wide && n - c >= PACK) {
             uint4 w[sizeof out / 16];
             memcpy(w, out, sizeof out);
 #pragma unroll

@@ -43,15 +43,21 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const float *w = is_q ? a.q_norm : a.k_norm;
     bool to_wide = is_wide(to), from_wide = is_wide(from), w_wide = is_wide(w);
     float x[N][PACK];
-    if (is_head) {
-        pack<T, PACK> v[N];
-        pack<float, PACK> weight[N];
+    pack<T, PACK> v[N];
+    pack<float, PACK> weight[N];
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            int64_t c = (lane + 32 * j) * PACK;
-            v[j] = load_pack<PACK>(from + c, d - c, from_wide);
-            weight[j] = load_pack<PACK>(w + c, d - c, w_wide);
-        }
+    for (int j = 0; j < N; j++) {
+        int64_t c = (lane + 32 * j) * PACK, left = is_head ? d - c : 0;
+        v[j] = load_pack<PACK>(from + c, left, from_wide);
+        weight[j] = load_pack<PACK>(w + c, left, w_wide);
+    }
+    for (int i = threadIdx.x; i < half; i += WARPS * 32) {
+        float s, c, angle = (float)a.pos[t][rope.axis[i]] * rope.inv_freq[i];
+        sincosf(angle, &s, &c);
+        cosine[i] = c * rope.scale;
+        sine[i] = s * rope.scale;
+    }
+    if (is_head) {
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < N; j++)
@@ -78,12 +84,6 @@ static __global__ void __launch_bounds__(WARPS * 32)
                 if (c < 2 * half)
                     rotary[warp][c] = x[j][i];
             }
-    }
-    for (int i = threadIdx.x; i < half; i += WARPS * 32) {
-        float s, c, angle = (float)a.pos[t][rope.axis[i]] * rope.inv_freq[i];
-        sincosf(angle, &s, &c);
-        cosine[i] = c * rope.scale;
-        sine[i] = s * rope.scale;
     }
     __syncthreads();
     if (!is_head)

@@ -60,12 +60,19 @@ static __device__ key block_max(key x)
     return x;
 }
 
-/* Sorts n keys, a power of two, largest first. */
+/* Sorts n keys, a power of two, largest first. Up to a step of 32 the pairs of a warp stay among its own 64
+ * keys. */
 static __device__ void sort_keys(key *a, int n)
 {
+    int before = 1;
+    __syncthreads();
     for (int size = 2; size <= n; size *= 2)
         for (int step = size / 2; step > 0; step /= 2) {
-            __syncthreads();
+            if (step > 32 || before > 32)
+                __syncthreads();
+            else
+                __syncwarp();
+            before = step;
             for (int i = threadIdx.x; i < n / 2; i += blockDim.x) {
                 int lo = 2 * i - (i & (step - 1)), hi = lo + step;
                 key x = a[lo], y = a[hi];
