@@ -60,6 +60,16 @@ void buf_append(struct buf *b, const void *bytes, size_t n)
     b->data[b->len] = 0;
 }
 
+void *buf_grow(struct buf *b, size_t n)
+{
+    if (!reserve(b, n))
+        return NULL;
+    void *room = b->data + b->len;
+    b->len += n;
+    b->data[b->len] = 0;
+    return room;
+}
+
 void buf_puts(struct buf *b, const char *s)
 {
     buf_append(b, s, strlen(s));

@@ -22,6 +22,8 @@ void buf_release(struct buf *b);
 void buf_clear(struct buf *b);
 
 void buf_append(struct buf *b, const void *bytes, size_t n);
+/* Room for n more bytes, which the caller fills; NULL as after a failed buf_append. */
+void *buf_grow(struct buf *b, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);

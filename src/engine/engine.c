@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "engine/model_info.h"
 
 enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
@@ -135,11 +136,38 @@ static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
     return st ? st : sample_scratch_init(&e->scratch, vocab, err);
 }
 
+/* The device asked for; the GPU where nothing is asked and there is one. An instruction set is the CPU's. */
+static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_options *o,
+                                 lathe_error *err)
+{
+    bool any = !o->device || strcmp(o->device, "auto") == 0;
+    bool cuda = o->device && strcmp(o->device, "cuda") == 0;
+    if (!any && !cuda && strcmp(o->device, "cpu") != 0)
+        return fail(err, LATHE_E_ARGUMENT, "device \"%s\": there are auto, cpu, cuda", o->device);
+    if (cuda && o->isa)
+        return fail(err, LATHE_E_ARGUMENT, "an instruction set (\"%s\") is for the device cpu",
+                    o->isa);
+#ifdef LATHE_CUDA
+    if (cuda || (any && !o->isa)) {
+        e->backend = &backend_cuda;
+        lathe_status st = e->backend->open(&e->stream, e->pool, NULL, err);
+        if (!st || cuda)
+            return st;
+        log_info("%s; the CPU is used", err->message);
+    }
+#else
+    if (cuda)
+        return fail(err, LATHE_E_UNSUPPORTED,
+                    "device cuda: this program was built without it (make CUDA=1)");
+#endif
+    e->backend = &backend_cpu;
+    return e->backend->open(&e->stream, e->pool, o->isa, err);
+}
+
 /* Everything but the memory of the state: options, model, text, drafter, backend, the plan. */
 static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o, lathe_error *err)
 {
     e->options = *o;
-    e->backend = &backend_cpu;
     if (!o->model_dir || !*o->model_dir)
         return fail(err, LATHE_E_ARGUMENT, "no model directory is given");
     lathe_status st = model_open(&e->model, o->model_dir, err);
@@ -148,7 +176,7 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
     if (!st)
         st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
     if (!st)
-        st = e->backend->open(&e->stream, e->pool, o->isa, err);
+        st = open_backend(e, o, err);
     if (!st)
         st = lathe_text_open(&e->text, o->model_dir, err);
     if (!st)
@@ -186,6 +214,7 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
 static void unprepare(struct lathe_engine *e)
 {
     spec_close(e);
+    placer_close(&e->placer);
     id_set_release(&e->ids);
     sample_scratch_release(&e->scratch);
     lathe_text_close(e->text);
@@ -273,8 +302,14 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
     }
     if (!st)
         st = open_slots(e, err);
-    if (!st) {
+    if (!st && e->backend->is_host)
         read_ahead(e, o);
+    if (!st) {
+        e->placer.progress = o->progress;
+        e->placer.progress_ctx = o->progress_ctx;
+        st = placer_open(&e->placer, e->backend, e->stream, model_place, &e->model, err);
+    }
+    if (!st) {
         if (pthread_create(&e->thread, NULL, scheduler_main, e) != 0)
             st = fail(err, LATHE_E_MEMORY, "cannot start the engine's thread");
         else

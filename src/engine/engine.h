@@ -7,6 +7,7 @@
 
 #include "engine/request.h"
 #include "engine/step.h"
+#include "model/place.h"
 #include "sample/sample.h"
 #include "spec/adapt.h"
 #include "spec/verify.h"
@@ -45,6 +46,7 @@ struct lathe_engine {
     lathe_engine_options options; /* its strings and callbacks are not used after open */
     lathe_text *text;
     struct model model;
+    struct placer placer; /* the model's weights in the backend's memory */
     struct pool *pool;
     const struct backend *backend;
     void *stream;

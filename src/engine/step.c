@@ -90,8 +90,17 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
     }
     s->hidden.data = (unsigned char *)s->workspace + s->workspace_bytes;
     s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
-    s->logits.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
-    s->shadow.data = (unsigned char *)s->logits.data + tensor_bytes(&s->logits);
+    s->head = s->logits;
+    s->head.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
+    s->shadow.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
+    s->logits.data = s->head.data;
+    if (!o->backend->is_host) {
+        st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_bytes(&s->logits), err);
+        if (st) {
+            step_close(s);
+            return st;
+        }
+    }
     size_t n = (size_t)o->max_rows;
     s->token = malloc(n * sizeof *s->token);
     s->slot = malloc(n * sizeof *s->slot);
@@ -112,6 +121,8 @@ void step_close(struct step *s)
 {
     if (s->workspace)
         s->o.backend->free(s->o.stream, s->workspace);
+    if (s->logits.data && s->logits.data != s->head.data)
+        s->o.backend->free_host(s->o.stream, s->logits.data);
     free(s->token);
     free(s->slot);
     free(s->pos);
@@ -223,7 +234,9 @@ lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_
 
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err)
 {
+    struct tensor head = tensor_rows(s->head, 0, n);
     exec_begin(&s->x);
-    forward_logits(&s->x, s->o.model, tensor_rows(s->logits, 0, n), s->hidden, row);
+    forward_logits(&s->x, s->o.model, head, s->hidden, row);
+    (void)exec_fetch(&s->x, &head, s->logits.data);
     return exec_end(&s->x, err);
 }

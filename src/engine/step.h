@@ -36,7 +36,8 @@ struct step {
     size_t workspace_bytes;
     struct tensor hidden;  /* [max_rows, hidden] act, after the final norm */
     struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
-    struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32 */
+    struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32, memory of the host */
+    struct tensor head;    /* the same where the backend computes them */
     int32_t *token, *slot, *pos, *row; /* [max_rows] */
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "model/declared.h"
 
 static void bind_mlp(struct binder *b, struct mlp *w, const char *layer)
 {
@@ -132,15 +133,31 @@ static void list_modules(struct binder *b)
 {
     struct model *m = b->m;
     m->modules = arena_calloc(&m->arena, b->n_bound, sizeof *m->modules);
-    if (!m->modules) {
-        problem_memory(b, b->n_bound * sizeof *m->modules);
+    struct weight *weights = arena_calloc(&m->arena, b->n_bound, sizeof *weights);
+    if (!m->modules || !weights) {
+        problem_memory(b, b->n_bound * (sizeof *m->modules + sizeof *weights));
         return;
     }
     if (b->n_bound)
         qsort(b->bound, b->n_bound, sizeof *b->bound, by_place);
-    for (size_t i = 0; i < b->n_bound; i++)
-        m->modules[i] = b->bound[i].module;
+    for (size_t i = 0; i < b->n_bound; i++) {
+        weights[i] = *b->bound[i].module.weight;
+        m->modules[i] = (struct module){b->bound[i].module.name, &weights[i]};
+    }
     m->n_modules = b->n_bound;
+}
+
+/* One warning where config.json says other formats than the tensors have. */
+static lathe_status compare_formats(const struct model *m, const char *dir, lathe_error *err)
+{
+    struct declared *d;
+    lathe_status st = declared_open(&d, dir, err);
+    if (st)
+        return st;
+    for (size_t i = 0; i < m->n_modules; i++)
+        declared_compare(d, m->modules[i].name, m->modules[i].weight->format);
+    declared_close(d);
+    return LATHE_OK;
 }
 
 static lathe_status bind_all(struct model *m, lathe_error *err)
@@ -174,6 +191,8 @@ lathe_status model_open(struct model *m, const char *dir, lathe_error *err)
     size_t n = (size_t)m->dims.n_layers;
     m->layers = arena_calloc(&m->arena, n, sizeof *m->layers);
     st = m->layers ? bind_all(m, err) : fail_memory(err, n * sizeof *m->layers);
+    if (!st)
+        st = compare_formats(m, dir, err);
     if (st) {
         error_context(err, "loading %s", dir);
         model_close(m);

@@ -85,8 +85,8 @@ struct mtp_head {
 
 /* One matrix under the name the checkpoint gives it, for listings and for the search of a NaN. */
 struct module {
-    const char *name; /* without ".weight" */
-    const struct weight *weight;
+    const char *name;            /* without ".weight" */
+    const struct weight *weight; /* as it lies in the files, wherever the model's own is */
 };
 
 struct model {

@@ -70,6 +70,21 @@ struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t c
     return t;
 }
 
+const void *exec_fetch(struct exec *x, const struct tensor *t, void *room)
+{
+    if (x->status || x->planning)
+        return NULL;
+    if (x->backend->is_host)
+        return t->data;
+    size_t bytes = (size_t)tensor_elements(t) * dtype_size(t->dtype);
+    lathe_error err;
+    if (x->backend->copy_out(x->stream, room, t->data, bytes, &err)) {
+        exec_fail(x, err.status, "%s", err.message);
+        return NULL;
+    }
+    return room;
+}
+
 void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t)
 {
     if (x->tap && !x->status && !x->planning)

@@ -41,6 +41,10 @@ size_t exec_push(const struct exec *x);
 void exec_pop(struct exec *x, size_t mark);
 struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t cols);
 
+/* The values of a dense tensor where the host can read them: in place, or copied to `room`, which holds as
+ * many bytes. Waits for the work so far. NULL after a failure and while planning. */
+const void *exec_fetch(struct exec *x, const struct tensor *t, void *room);
+
 void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t);
 
 /* For op/<name>.c: records a failure if there was none. */

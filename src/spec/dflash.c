@@ -44,6 +44,41 @@ static void rope_init(struct drafter *d)
     };
 }
 
+static lathe_status open_ones(struct drafter *d, lathe_error *err)
+{
+    size_t n = (size_t)d->o.n_slots * (size_t)d->max_draft * (size_t)d->config.rank;
+    void *memory;
+    lathe_status st = d->o.backend->alloc(d->o.stream, &memory, n * sizeof *d->ones, err);
+    if (st)
+        return st;
+    d->ones = memory;
+    float one[64];
+    for (size_t i = 0; i < 64; i++)
+        one[i] = 1;
+    for (size_t i = 0; i < n; i += 64)
+        d->o.backend->copy_in(d->o.stream, d->ones + i, one,
+                              (n - i < 64 ? n - i : 64) * sizeof *one);
+    return d->o.backend->wait(d->o.stream, err);
+}
+
+/* Where a walk's results go if the host cannot read them in place. */
+static lathe_status open_host(struct drafter *d, lathe_error *err)
+{
+    const struct dflash_config *c = &d->config;
+    size_t n = (size_t)d->o.n_slots, n_rows = n * (size_t)d->max_draft;
+    size_t candidates = n * (size_t)c->n_candidates * sizeof(float);
+    void *p[3] = {NULL, NULL, NULL};
+    size_t bytes[3] = {c->kind == DFLASH_PLAIN ? n_rows * (size_t)c->dims.vocab * sizeof(float) : 0,
+                       candidates, candidates};
+    lathe_status st = open_ones(d, err);
+    for (int i = 0; i < 3 && !st; i++)
+        st = d->o.backend->alloc_host(d->o.stream, &p[i], bytes[i], err);
+    d->host_logits = p[0];
+    d->host_score = p[1];
+    d->host_id = p[2];
+    return st;
+}
+
 static lathe_status open_arrays(struct drafter *d, lathe_error *err)
 {
     const struct id_set *ids = d->o.ids;
@@ -51,7 +86,6 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     d->max_rows = d->o.max_rows > block_rows ? d->o.max_rows : block_rows;
     size_t n = (size_t)d->max_rows, n_slots = (size_t)d->o.n_slots;
     size_t vocab = (size_t)d->config.dims.vocab;
-    size_t n_ones = n_slots * (size_t)d->max_draft * (size_t)d->config.rank;
     d->token = malloc(n * sizeof *d->token);
     d->slot = malloc(n * sizeof *d->slot);
     d->pos = malloc(n * sizeof *d->pos);
@@ -62,19 +96,17 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     d->survival = malloc(n_slots * sizeof *d->survival);
     d->id_range = malloc((size_t)ids->n_ranges * sizeof *d->id_range);
     d->candidate_row = malloc(vocab * sizeof *d->candidate_row);
-    d->ones = malloc((n_ones + 1) * sizeof *d->ones);
+    d->host_confidence = malloc(n_slots * sizeof *d->host_confidence);
     if (!d->token || !d->slot || !d->pos || !d->row || !d->rope_pos || !d->seq || !d->prev ||
-        !d->survival || !d->id_range || !d->candidate_row || !d->ones)
-        return fail_memory(err, n * sizeof *d->rope_pos + (vocab + n_ones) * sizeof *d->ones);
+        !d->survival || !d->id_range || !d->candidate_row || !d->host_confidence)
+        return fail_memory(err, n * sizeof *d->rope_pos + vocab * sizeof *d->candidate_row);
     for (int32_t i = 0; i < ids->n_ranges; i++) {
         d->id_range[i][0] = ids->range[i].begin;
         d->id_range[i][1] = ids->range[i].end;
     }
     for (size_t i = 0; i < vocab; i++)
         d->candidate_row[i] = -INFINITY;
-    for (size_t i = 0; i < n_ones; i++)
-        d->ones[i] = 1;
-    return LATHE_OK;
+    return d->o.backend->is_host ? open_ones(d, err) : open_host(d, err);
 }
 
 /* The peak of appending n rows of one slot. */
@@ -151,7 +183,13 @@ static void dflash_close(struct drafter *d)
     free(d->survival);
     free(d->id_range);
     free(d->candidate_row);
-    free(d->ones);
+    free(d->host_confidence);
+    if (d->ones)
+        d->o.backend->free(d->o.stream, d->ones);
+    void *const host[] = {d->host_logits, d->host_score, d->host_id};
+    for (int i = 0; i < 3; i++)
+        if (host[i])
+            d->o.backend->free_host(d->o.stream, host[i]);
     free(d);
 }
 
@@ -166,6 +204,8 @@ static lathe_status open_parts(struct drafter *d, lathe_error *err)
     }
     if (!st)
         st = dflash_weights_open(&d->weights, c, d->o.dir, err);
+    if (!st)
+        st = dflash_weights_place(&d->weights, c, d->o.backend, d->o.stream, err);
     if (st)
         return st;
     d->embed_tokens =

@@ -14,6 +14,7 @@
 #define LATHE_SPEC_DFLASH_H
 
 #include "model/forward.h"
+#include "model/place.h"
 #include "spec/drafter.h"
 
 enum {
@@ -66,6 +67,7 @@ struct dflash_layer {
 struct dflash_weights {
     struct checkpoint *files;        /* owned */
     struct arena arena;              /* owned */
+    struct placer placer;            /* owned: a backend's copies */
     size_t bytes;                    /* of matrices, as they lie in the files */
     struct weight fc;                /* [hidden, n_taps * hidden] */
     struct tensor hidden_norm, norm; /* F32 [hidden] */
@@ -74,13 +76,16 @@ struct dflash_weights {
     struct weight before,
         after;                /* [vocab, rank]: codebooks of the token before and the candidate */
     struct weight confidence; /* [1, hidden (+ rank)] */
-    struct tensor confidence_bias;       /* F32 [1] */
+    float confidence_bias;
     struct weight embed_tokens, lm_head; /* no rows: the target's serve */
 };
 
 /* Binds DIR's tensors. c->has_confidence becomes what the files have. */
 lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config *c, const char *dir,
                                  lathe_error *err);
+/* Moves them to the backend's memory, if that is not the host's. */
+lathe_status dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c,
+                                  const struct backend *backend, void *stream, lathe_error *err);
 void dflash_weights_close(struct dflash_weights *w); /* no-op on a zeroed struct */
 
 /* What the slots remember: per layer a ring, of `window` positions in sliding layers (one more than any
@@ -130,7 +135,12 @@ struct drafter {
     int32_t *prev;          /* [n_slots]: the token before, in a walk */
     float *survival;        /* [n_slots]: product of a chain's confidences */
     float *candidate_row;   /* [vocab]: -infinity but for the candidates at hand */
-    float *ones;            /* [n_slots * max_draft, rank]: DSpark's factor in pair scores */
+    float *ones; /* [n_slots * max_draft, rank] backend memory: DSpark's factor in pair scores */
+    /* What a walk reads of the backend's results; NULL where it reads them in place. */
+    float *host_logits;     /* [n_slots * max_draft, vocab]; DFlash only */
+    float *host_score;      /* [n_slots, n_candidates] */
+    int32_t *host_id;       /* [n_slots, n_candidates] */
+    float *host_confidence; /* [n_slots], always there */
 };
 
 /* Begins the batch anew, and adds n rows of a slot. token NULL: none are needed. */

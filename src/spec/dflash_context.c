@@ -101,8 +101,8 @@ void dflash_context_rewind(struct dflash_context *x, int32_t slot, int32_t n)
         if (n == 0) {
             size_t bytes = (size_t)tensor_row(&r->k) * dtype_size(x->kv);
             *first = 0;
-            memset(tensor_at(&r->k, slot), 0, bytes);
-            memset(tensor_at(&r->v, slot), 0, bytes);
+            x->backend->zero(x->stream, tensor_at(&r->k, slot), bytes);
+            x->backend->zero(x->stream, tensor_at(&r->v, slot), bytes);
         }
     }
     x->frontier[slot] = n;
@@ -124,22 +124,36 @@ static void *row_of(const struct dflash_context *x, const struct tensor *plane, 
     return (unsigned char *)tensor_at(plane, slot) + (size_t)(pos % plane->dim[1]) * row;
 }
 
+/* Positions [from, to) of a plane, in order. */
+static lathe_status save_plane(const struct dflash_context *x, const struct tensor *plane,
+                               int32_t slot, int32_t from, int32_t to, struct buf *out,
+                               lathe_error *err)
+{
+    size_t row = (size_t)width(x->c) * dtype_size(x->kv);
+    lathe_status st = LATHE_OK;
+    for (int32_t p = from; p < to && !st; p++) {
+        void *room = buf_grow(out, row);
+        if (room)
+            st = x->backend->copy_out(x->stream, room, row_of(x, plane, slot, p), row, err);
+    }
+    return st;
+}
+
 lathe_status dflash_context_save(const struct dflash_context *x, int32_t slot, struct buf *out,
                                  lathe_error *err)
 {
     struct header h = {MAGIC,          x->frontier[slot], x->c->dims.n_layers, (int32_t)width(x->c),
                        (int32_t)x->kv, x->c->window};
-    size_t row = (size_t)width(x->c) * dtype_size(x->kv);
+    lathe_status st = LATHE_OK;
     buf_append(out, &h, sizeof h);
-    for (int32_t i = 0; i < h.n_layers; i++) {
+    for (int32_t i = 0; i < h.n_layers && !st; i++) {
         int32_t from = oldest(x, i, slot);
         buf_append(out, &from, sizeof from);
-        for (int32_t p = from; p < h.frontier; p++)
-            buf_append(out, row_of(x, &x->ring[i].k, slot, p), row);
-        for (int32_t p = from; p < h.frontier; p++)
-            buf_append(out, row_of(x, &x->ring[i].v, slot, p), row);
+        st = save_plane(x, &x->ring[i].k, slot, from, h.frontier, out, err);
+        if (!st)
+            st = save_plane(x, &x->ring[i].v, slot, from, h.frontier, out, err);
     }
-    return buf_check(out, "the drafter's context", err);
+    return st ? st : buf_check(out, "the drafter's context", err);
 }
 
 /* The saved positions of one layer; *at moves behind them. */
@@ -159,9 +173,9 @@ static lathe_status load_layer(struct dflash_context *x, int32_t slot, int32_t l
                     from, frontier, left);
     *at += sizeof from;
     for (int32_t p = from; p < frontier; p++, *at += row)
-        memcpy(row_of(x, &r->k, slot, p), *at, row);
+        x->backend->copy_in(x->stream, row_of(x, &r->k, slot, p), *at, row);
     for (int32_t p = from; p < frontier; p++, *at += row)
-        memcpy(row_of(x, &r->v, slot, p), *at, row);
+        x->backend->copy_in(x->stream, row_of(x, &r->v, slot, p), *at, row);
     /* A window that reaches back to `from` only is whole. */
     bool whole = !x->c->dims.is_full_attention[layer] && from == frontier - (x->c->window - 1);
     *first_of(x, layer, slot) = whole ? 0 : from;
@@ -191,6 +205,8 @@ lathe_status dflash_context_load(struct dflash_context *x, int32_t slot, const v
         st = load_layer(x, slot, i, h.frontier, &at, end, err);
     if (!st && at != end)
         st = fail(err, LATHE_E_FORMAT, "a saved context: %zu bytes too many", (size_t)(end - at));
+    if (!st)
+        st = x->backend->wait(x->stream, err);
     x->frontier[slot] = h.frontier;
     if (st)
         dflash_context_rewind(x, slot, 0);

@@ -64,7 +64,7 @@ static int32_t token_before(const struct draft_request *r, int32_t i)
     return i > 0 && r->n >= i ? r->draft[i - 1] : r->anchor;
 }
 
-/* sigmoid(w . [h | w1[token before]] + b) of one step, into conf [n, 1]: how likely the draft is accepted
+/* sigmoid(w . [h | w1[token before]] + b) of one step, into host_confidence: how likely the draft is accepted
  * if those before it are. */
 static void confidence(struct exec *x, struct drafter *d, struct tensor conf, struct tensor u)
 {
@@ -75,22 +75,25 @@ static void confidence(struct exec *x, struct drafter *d, struct tensor conf, st
     if (d->config.confidence_sees_token)
         op_embed(x, tensor_cols(in, u.dim[1], d->config.rank), &w->before, d->prev);
     op_linear(x, conf, in, &w->confidence);
-    if (!x->planning && !x->status)
-        for (int64_t j = 0; j < conf.dim[0]; j++) {
-            float *c = tensor_at(&conf, j);
-            *c = 1 / (1 + expf(-(*c + *(const float *)w->confidence_bias.data)));
-        }
-    exec_tap(x, "confidence", -1, &conf);
+    const float *c = exec_fetch(x, &conf, d->host_confidence);
+    if (c) {
+        for (int64_t j = 0; j < conf.dim[0]; j++)
+            d->host_confidence[j] = 1 / (1 + expf(-(c[j] + w->confidence_bias)));
+        struct tensor host = tensor_2d(d->host_confidence, DT_F32, conf.dim[0], 1);
+        exec_tap(x, "confidence", -1, &host);
+    }
     exec_pop(x, mark);
 }
 
 static void walk_rows(struct exec *x, struct drafter *d, struct tensor logits,
                       struct draft_request *r, int32_t n)
 {
-    if (x->planning || x->status)
+    const float *row = exec_fetch(x, &logits, d->host_logits);
+    if (!row)
         return;
     for (int32_t j = 0; j < n; j++)
-        while (r[j].n < r[j].most && choose(d, &r[j], tensor_at(&logits, r[j].n * n + j)))
+        while (r[j].n < r[j].most &&
+               choose(d, &r[j], row + (int64_t)(r[j].n * n + j) * logits.stride))
             continue;
 }
 
@@ -121,17 +124,20 @@ static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
         exec_tap(x, "selector_scores", i, &score);
         if (c->has_confidence)
             confidence(x, d, conf, tensor_rows(u, first, n));
-        if (x->planning || x->status)
+        const int32_t *ids = exec_fetch(x, &step_id, d->host_id);
+        const float *scores = exec_fetch(x, &score, d->host_score);
+        if (!ids || !scores)
             continue;
         for (int32_t j = 0; j < n; j++) {
             if (r[j].n < i || i >= r[j].most)
                 continue;
             if (c->has_confidence) {
-                d->survival[j] *= *(const float *)tensor_at(&conf, j);
+                d->survival[j] *= d->host_confidence[j];
                 if (!(d->survival[j] >= MIN_SURVIVAL))
                     continue;
             }
-            (void)choose_candidate(d, &r[j], tensor_at(&score, j), tensor_at(&step_id, j));
+            (void)choose_candidate(d, &r[j], scores + j * c->n_candidates,
+                                   ids + j * c->n_candidates);
         }
     }
 }

@@ -39,6 +39,7 @@ struct drafter {
     struct tensor in;     /* [max_rows, hidden] act: hidden states of a batch */
     struct tensor out;    /* [n_slots, hidden] act: what mtp_step makes of them */
     struct tensor logits; /* [n_slots, vocab] F32 */
+    float *host_logits;   /* the same for the host; NULL where it reads them in place */
 
     /* The batch's arrays, and rows to gather. */
     int32_t *token, *slot_of, *pos, *row; /* [max_rows] */
@@ -131,6 +132,13 @@ static lathe_status open_memory(struct drafter *d, lathe_error *err)
     at = place(&d->out, at);
     (void)place(&d->logits, at);
     exec_init(&d->x, d->o.backend, d->o.stream, d->memory, d->workspace_bytes);
+    if (!d->o.backend->is_host) {
+        void *host;
+        st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
+        if (st)
+            return st;
+        d->host_logits = host;
+    }
 
     size_t n = (size_t)max_rows(d), n_slots = (size_t)d->o.n_slots;
     d->slot = calloc(n_slots, sizeof *d->slot);
@@ -154,6 +162,8 @@ static void mtp_close(struct drafter *d)
     kv_cache_close(&d->kv);
     if (d->memory)
         d->o.backend->free(d->o.stream, d->memory);
+    if (d->host_logits)
+        d->o.backend->free_host(d->o.stream, d->host_logits);
     free(d->slot);
     free(d->token);
     free(d->slot_of);
@@ -309,8 +319,9 @@ static int32_t most_of(const struct drafter *d, const struct draft_request *r)
     return most < room ? most : room;
 }
 
-/* Draft i of every live proposal. */
-static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, lathe_error *err)
+/* The logits of draft i of every live proposal. */
+static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, const float **logits,
+                               lathe_error *err)
 {
     batch_begin(d);
     for (int32_t j = 0; j < n_live; j++) {
@@ -326,7 +337,9 @@ static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, lat
     exec_begin(&d->x);
     op_gather_rows(&d->x, in, i == 0 ? d->kept : d->out, d->row);
     mtp_step(&d->x, d->o.model, &d->batch, &pages, &d->rope, in, out);
-    forward_logits(&d->x, d->o.model, tensor_rows(d->logits, 0, n_live), out, NULL);
+    struct tensor rows = tensor_rows(d->logits, 0, n_live);
+    forward_logits(&d->x, d->o.model, rows, out, NULL);
+    *logits = exec_fetch(&d->x, &rows, d->host_logits);
     return exec_end(&d->x, err);
 }
 
@@ -365,13 +378,14 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
         d->live[n_live++] = &r[i];
     }
     for (int32_t i = 0; n_live > 0; i++) {
-        lathe_status st = draft_step(d, n_live, i, err);
+        const float *logits;
+        lathe_status st = draft_step(d, n_live, i, &logits, err);
         if (st)
             return st;
         int32_t kept = 0;
         for (int32_t j = 0; j < n_live; j++) {
             struct draft_request *q = d->live[j];
-            if (!choose(d, q, tensor_at(&d->logits, j)) || q->n >= most_of(d, q))
+            if (!choose(d, q, logits + j * d->logits.stride) || q->n >= most_of(d, q))
                 continue;
             d->row[kept] = j;
             d->live[kept++] = q;
@@ -413,28 +427,39 @@ static unsigned char *kv_at(const struct drafter *d, const struct tensor *t, int
     return (unsigned char *)tensor_at(t, page) + (size_t)(pos % KV_PAGE) * width(d);
 }
 
+/* Appends n bytes of backend memory. */
+static void append(const struct drafter *d, struct buf *out, const void *p, size_t n,
+                   lathe_status *st, lathe_error *err)
+{
+    void *to = buf_grow(out, n);
+    if (to && !*st)
+        *st = d->o.backend->copy_out(d->o.stream, to, p, n, err);
+}
+
 /* Keys and values of each pair, the tokens' number less one of them, then the last hidden state. */
 static lathe_status mtp_save(const struct drafter *d, int32_t slot, struct buf *out,
                              lathe_error *err)
 {
     const struct context *c = &d->slot[slot];
     struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    lathe_status st = LATHE_OK;
     if (c->n > 0 && c->n <= c->known)
         return fail(err, LATHE_E_UNSUPPORTED,
                     "mtp context: it was taken back by more than %d tokens", N_KEPT);
     for (int32_t t = 0; t + 1 < c->n; t++) {
-        buf_append(out, kv_at(d, &pages.k, slot, t), width(d));
-        buf_append(out, kv_at(d, &pages.v, slot, t), width(d));
+        append(d, out, kv_at(d, &pages.k, slot, t), width(d), &st, err);
+        append(d, out, kv_at(d, &pages.v, slot, t), width(d), &st, err);
     }
     if (c->n > 0)
-        buf_append(out, tensor_at(&d->kept, kept_row(slot, c->n - 1)),
-                   (size_t)d->kept.dim[1] * dtype_size(d->o.act));
-    return buf_check(out, "mtp context", err);
+        append(d, out, tensor_at(&d->kept, kept_row(slot, c->n - 1)),
+               (size_t)d->kept.dim[1] * dtype_size(d->o.act), &st, err);
+    return st ? st : buf_check(out, "mtp context", err);
 }
 
 static lathe_status mtp_load(struct drafter *d, int32_t slot, const void *bytes, size_t n,
                              lathe_error *err)
 {
+    const struct backend *backend = d->o.backend;
     struct context *c = &d->slot[slot];
     size_t hidden = (size_t)d->kept.dim[1] * dtype_size(d->o.act), pair = 2 * width(d);
     size_t pairs = n >= hidden ? (n - hidden) / pair : 0;
@@ -451,13 +476,13 @@ static lathe_status mtp_load(struct drafter *d, int32_t slot, const void *bytes,
     const unsigned char *at = bytes;
     struct kv_pages pages = kv_cache_layer(&d->kv, 0);
     for (int32_t t = 0; t < (int32_t)pairs; t++, at += pair) {
-        memcpy(kv_at(d, &pages.k, slot, t), at, width(d));
-        memcpy(kv_at(d, &pages.v, slot, t), at + width(d), width(d));
+        backend->copy_in(d->o.stream, kv_at(d, &pages.k, slot, t), at, width(d));
+        backend->copy_in(d->o.stream, kv_at(d, &pages.v, slot, t), at + width(d), width(d));
     }
     c->n = (int32_t)pairs + 1;
     c->known = c->n - 1;
-    memcpy(tensor_at(&d->kept, kept_row(slot, c->known)), at, hidden);
-    return LATHE_OK;
+    backend->copy_in(d->o.stream, tensor_at(&d->kept, kept_row(slot, c->known)), at, hidden);
+    return backend->wait(d->o.stream, err);
 }
 
 const struct drafter_ops drafter_mtp = {
