@@ -1,5 +1,5 @@
 /* y[t,c] = u[t,c] + sum_r A[prev[t],r] * g[t,r] * B[id[t,c],r]. A warp a candidate; a block's four share the
- * product of A and g. Bound by the latency of its reads. */
+ * product of A and g. An id that B does not have gives NaN. Bound by the latency of its reads. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/pack.cuh"
 
@@ -36,8 +36,9 @@ static __global__ void __launch_bounds__(WARPS * 32)
     if (c >= a.k)
         return;
     int64_t id = a.id[t * a.id_stride + c];
-    float sum = 0;
-    for (int r = lane * PACK; r < a.rank && id >= 0; r += 32 * PACK) {
+    bool is_row = id >= 0 && id < a.B.rows;
+    float sum = id < a.B.rows ? 0 : __int_as_float(0x7FC00000);
+    for (int r = lane * PACK; r < a.rank && is_row; r += 32 * PACK) {
         float b[PACK];
         weight_pack<F, WIDE>(b, a.B, id, r);
         pack<float, PACK> left = load_pack<PACK>(Ag + r, PACK, true);
