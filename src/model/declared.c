@@ -33,6 +33,7 @@ struct rule {
 };
 
 struct declared {
+    const char *dir;
     struct json_doc doc;
     struct rule *rules; /* [n_rules]; the first n_exceptions go before the others */
     size_t n_rules, n_exceptions, cap_rules;
@@ -222,6 +223,7 @@ lathe_status declared_open(struct declared **out, const char *dir, lathe_error *
     struct declared *d = calloc(1, sizeof *d);
     if (!d)
         return fail_memory(err, sizeof *d);
+    d->dir = dir;
     lathe_status st = read_config(d, dir, err);
     if (!st && !d->is_unknown) {
         d->match = pcre2_match_data_create(1, NULL);
@@ -345,8 +347,9 @@ void declared_close(struct declared *d)
     if (d->n_differ > 1)
         (void)snprintf(others, sizeof others, " (and %zu more differ)", d->n_differ - 1);
     if (d->n_differ)
-        log_warn("config.json: quantization_config says that %s is %s, its tensors are %s%s: the "
-                 "tensors are used",
-                 d->first, says_name[d->first_says], d->first_is, others);
+        log_warn(
+            "%s/config.json: quantization_config says that %s is %s, its tensors are %s%s: the "
+            "tensors are used",
+            d->dir, d->first, says_name[d->first_says], d->first_is, others);
     release(d);
 }

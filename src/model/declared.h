@@ -8,7 +8,7 @@
 
 struct declared;
 
-/* *d is NULL where nothing is declared, or in words that are not known: quant_method compressed-tensors, fp8
+/* dir is borrowed until it is closed. *d is NULL where nothing is declared, or in words that are not known: quant_method compressed-tensors, fp8
  * and modelopt are. */
 lathe_status declared_open(struct declared **d, const char *dir, lathe_error *err);
 /* After all matrices: one warning if any differs. NULL is allowed. */

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "model/bind.h"
+#include "model/declared.h"
 #include "spec/dflash.h"
 
 static double mean(const float *x, int64_t n)
@@ -110,6 +111,19 @@ static void bind_all(struct binder *b, struct dflash_config *c, struct dflash_we
         w->bytes += weight_bytes(b->bound[i].module.weight);
 }
 
+/* One warning where config.json says other formats than the tensors have. */
+static lathe_status compare_formats(const struct binder *b, const char *dir, lathe_error *err)
+{
+    struct declared *d;
+    lathe_status st = declared_open(&d, dir, err);
+    if (st)
+        return st;
+    for (size_t i = 0; i < b->n_bound; i++)
+        declared_compare(d, b->bound[i].module.name, b->bound[i].module.weight->format);
+    declared_close(d);
+    return LATHE_OK;
+}
+
 lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config *c, const char *dir,
                                  lathe_error *err)
 {
@@ -128,6 +142,8 @@ lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config 
         if (!st) {
             bind_all(&b, c, w);
             st = problems_check(&b, err);
+            if (!st)
+                st = compare_formats(&b, dir, err);
         }
         names_close(&b);
     }

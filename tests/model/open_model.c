@@ -13,6 +13,7 @@ static void count_warning(void *ctx, lathe_log_level level, const char *line)
 lathe_status open_dir(struct model *m, const char *dir, lathe_error *err)
 {
     n_warnings = 0;
+    warning[0] = 0;
     lathe_log_set(count_warning, NULL);
     lathe_status st = model_open(m, dir, err);
     lathe_log_set(NULL, NULL);

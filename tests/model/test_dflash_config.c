@@ -356,6 +356,23 @@ TEST(kernels_in_another_order_are_noticed)
     out_release(&f);
 }
 
+TEST(formats_that_config_does_not_say)
+{
+    struct drafter_spec s;
+    struct out_file f;
+    lathe_error err;
+    drafter_spec_init(&s, "DFlash2DraftModel");
+    drafter_tensors(&f, &s);
+    s.extra = ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+              "\"config_groups\": {\"a\": "
+              "{\"format\": \"float-quantized\", \"targets\": [\"fc\"]}}}";
+    CHECK_OK(open_files(&s, &f, &err), &err);
+    CHECK_INT(n_warnings, 1);
+    CHECK(strstr(warning,
+                 "/config.json: quantization_config says that fc is FP8, its tensors are bf16"));
+    out_release(&f);
+}
+
 /* What a DSpark file may leave out or bring along. */
 TEST(optional_tensors)
 {
