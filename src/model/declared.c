@@ -1,7 +1,6 @@
 #include "model/declared.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <fnmatch.h>
 #include <pcre2.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,8 +10,15 @@
 #include "base/log.h"
 #include "model/fields.h"
 
-/* Rules of published files: some 400. Steps of an expression: one that needs more says nothing. */
-enum { MAX_RULES = 8192, MAX_PATTERN = 1024, MAX_STEPS = 100000, MAX_NAME = 512 };
+/* Published files have some 400 rules, 10 of them expressions that take some 300 steps on a name. The product
+ * bounds the time that a file can cost; an expression that needs more steps is about nothing. */
+enum {
+    MAX_RULES = 8192,
+    MAX_EXPRESSIONS = 64,
+    MAX_STEPS = 5000,
+    MAX_PATTERN = 1024,
+    MAX_NAME = 512
+};
 
 enum format_says { SAYS_ANYTHING, SAYS_PLAIN, SAYS_FP8, SAYS_NVFP4 };
 static const char *const says_name[] = {"", "plain", "FP8", "NVFP4"};
@@ -36,7 +42,7 @@ struct declared {
     const char *dir;
     struct json_doc doc;
     struct rule *rules; /* [n_rules]; the first n_exceptions go before the others */
-    size_t n_rules, n_exceptions, cap_rules;
+    size_t n_rules, n_exceptions, cap_rules, n_expressions;
     enum format_says rest; /* of linear layers that no rule is about */
     bool is_unknown;       /* nothing of this is to be relied upon */
     pcre2_match_data *match;
@@ -62,7 +68,7 @@ static lathe_status compile(struct rule *r, lathe_error *err)
     PCRE2_SIZE at;
     r->expression = pcre2_compile((PCRE2_SPTR)r->text, PCRE2_ZERO_TERMINATED,
                                   PCRE2_UTF | PCRE2_ANCHORED, &code, &at, NULL);
-    if (!r->expression && code == PCRE2_ERROR_NOMEMORY)
+    if (!r->expression && code == PCRE2_ERROR_HEAP_FAILED)
         return fail_memory(err, strlen(r->text));
     return LATHE_OK; /* without an expression it is about nothing */
 }
@@ -80,7 +86,9 @@ static lathe_status add_rule(struct declared *d, enum how how, const char *text,
     }
     struct rule *r = &d->rules[d->n_rules++];
     *r = (struct rule){.how = how, .text = text, .says = says};
-    return how == BY_EXPRESSION ? compile(r, err) : LATHE_OK;
+    if (how != BY_EXPRESSION)
+        return LATHE_OK;
+    return d->n_expressions++ < MAX_EXPRESSIONS ? compile(r, err) : unknown(d);
 }
 
 /* The strings of a list as rules. "re:" begins an expression where `how` is BY_NAME. */
@@ -255,6 +263,27 @@ static const char *short_name(const char *name)
     return name + strlen(prefixes[i]);
 }
 
+/* '*' is any text, '?' any character. The last star is the only one to come back to. */
+static bool is_glob(const char *name, const char *glob)
+{
+    const char *star = NULL, *from = NULL;
+    while (*name) {
+        if (*glob == '*') {
+            star = glob++;
+            from = name;
+        } else if (*glob == '?' || *glob == *name) {
+            glob++;
+            name++;
+        } else if (star) {
+            glob = star + 1;
+            name = ++from;
+        } else {
+            return false;
+        }
+    }
+    return glob[strspn(glob, "*")] == 0;
+}
+
 static bool is_part(const char *name, const char *part)
 {
     size_t n = strlen(name), m = strlen(part);
@@ -270,7 +299,7 @@ static bool applies_to(const struct declared *d, const struct rule *r, const cha
         return r->expression && pcre2_match(r->expression, (PCRE2_SPTR)name, strlen(name), 0, 0,
                                             d->match, d->context) >= 0;
     case BY_GLOB:
-        return fnmatch(r->text, name, 0) == 0;
+        return is_glob(name, r->text);
     case BY_PART:
         return is_part(name, r->text);
     case BY_CLASS:

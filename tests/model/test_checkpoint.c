@@ -204,6 +204,10 @@ TEST(allocations_that_fail)
     s.n_layers = 2;
     s.layer_types = "lf";
     s.n_shards = 2;
+    s.top_extra =
+        ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
+        "{\"a\": {\"format\": \"nvfp4-pack-quantized\", \"targets\": [\"re:.*mlp.*\", "
+        "\"lm_head\"]}}}";
     snprintf(dir, sizeof dir, "%s", fresh());
     make_model(dir, &s);
     for (size_t nth = 1;; nth++) {

@@ -102,7 +102,7 @@ static void open_modelopt(const char *config, bool mixed)
     struct model_spec s;
     struct model m;
     lathe_error e;
-    char extra[6000];
+    char extra[8000];
     model_spec_init(&s);
     s.mlp_format = WF_NVFP4;
     s.modelopt = true;
@@ -152,6 +152,31 @@ TEST(modelopt)
     open_modelopt(buf_str(&b), false);
     CHECK_INT(n_warnings, 1);
     CHECK(strstr(warning, "is FP8, its tensors are bf16 (and 12 more differ)"));
+    buf_release(&b);
+}
+
+/* Many expressions, stars and backtracking: done in a moment, and nothing is said. */
+TEST(patterns_that_take_long)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    buf_puts(&b,
+             "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"format\": "
+             "\"float-quantized\", \"targets\": [\"Linear\"");
+    for (int i = 0; i < 65; i++)
+        buf_puts(&b, ", \"re:(.*)*(.*)*(.*)*x$\"");
+    buf_puts(&b, "]}}}");
+    open_modelopt(buf_str(&b), false);
+    CHECK_STR(warning, "");
+    buf_clear(&b);
+    buf_puts(&b,
+             "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"ignore\": [\"*attn*\", "
+             "\"lm_head\", \"mtp*\", \"");
+    for (int i = 0; i < 500; i++)
+        buf_puts(&b, "*l");
+    buf_puts(&b, "?!\"]}");
+    open_modelopt(buf_str(&b), false);
+    CHECK_STR(warning, "");
     buf_release(&b);
 }
 
