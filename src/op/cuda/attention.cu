@@ -1,6 +1,7 @@
 /* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions,
- * whose sums lie in scratch; another launch adds the splits of a row in ascending order. */
-#include "op/cuda/attention.cuh"
+ * whose sums lie in scratch; another launch adds the splits of a row in ascending order. Prompts in BF16
+ * need no splits: their rows are work enough. */
+#include "op/cuda/attention_tiles.cuh"
 
 enum {
     SCRATCH_BYTES =
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
     if (from >= end)
         return;
     const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
-    split_queries<HD, NT>(sh, q, a.q_stride, n, a.group, a.wide_q);
+    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
         sh->lo[i] = 0;
         sh->hi[i] = i < n ? a.pos[t + i / a.group] + 1 : 0;
@@ -140,6 +141,37 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
     __syncthreads();
     split_mma<HD, NT>(sh, keys_of<bf16>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
                       t - a.first_row, head, a.group, split);
+}
+
+/* The same of prompts: rows of PREFILL, the last ones, which see most, first. blockIdx.x: tiles of queries,
+ * y: kv heads. Bound by tensor cores. */
+template <int HD>
+__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a)
+{
+    extern __shared__ uint4 memory[];
+    struct tile_shared<HD> *sh = (struct tile_shared<HD> *)memory;
+    int32_t i = (int32_t)(gridDim.x - 1 - blockIdx.x), s = 0, n = 0;
+    for (; s < a.n_seqs; s++) {
+        n = a.seq[s].n_rows * a.group;
+        int32_t tiles = (n + TILE_QUERIES - 1) / TILE_QUERIES;
+        if (i < tiles)
+            break;
+        i -= tiles;
+    }
+    if (s == a.n_seqs)
+        return;
+    struct batch_seq seq = a.seq[s];
+    int first = i * TILE_QUERIES, kv_head = blockIdx.y;
+    n = min((int)TILE_QUERIES, n - first);
+    int64_t head = (int64_t)kv_head * a.group * HD;
+    fetch_queries<HD, TILE_QUERIES>(sh->q, (const bf16 *)a.q + seq.first_row * a.q_stride + head,
+                                    a.q_stride, first, n, a.group, a.wide_q);
+    for (int k = threadIdx.x; k < TILE_QUERIES; k += SPLIT_THREADS)
+        sh->hi[k] = k < n ? seq.pos + (first + k) / a.group + 1 : 0;
+    __syncthreads();
+    attention_tiles<HD>(sh, keys_of<bf16>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
+                        seq.pos + (first + n - 1) / a.group + 1, a.scale,
+                        a.o + seq.first_row * a.o_stride + head, a.o_stride, first, a.group);
 }
 
 /* blockIdx.x: rows and heads. */
@@ -235,6 +267,29 @@ static int32_t mma_queries(const struct attention_args *a, int32_t device)
     return a->q.dim[1] / hd / k->dim[2] <= queries ? queries : 0;
 }
 
+template <int HD>
+static void launch_prompt(cudaStream_t stream, const struct attention *a, int32_t tiles)
+{
+    size_t shared = sizeof(struct tile_shared<HD>);
+    (void)cudaFuncSetAttribute(attention_prompt<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)shared);
+    attention_prompt<HD>
+        <<<dim3((unsigned)tiles, (unsigned)a->n_kv), SPLIT_THREADS, shared, stream>>>(*a);
+}
+
+static void launch_prompts(cudaStream_t stream, const struct batch *b, const struct attention *a)
+{
+    int32_t tiles = 0;
+    for (int32_t s = 0; s < b->n_seqs; s++)
+        tiles += (b->seq[s].n_rows * a->group + TILE_QUERIES - 1) / TILE_QUERIES;
+    if (a->parts.hd == 64)
+        launch_prompt<64>(stream, a, tiles);
+    else if (a->parts.hd == 128)
+        launch_prompt<128>(stream, a, tiles);
+    else
+        launch_prompt<256>(stream, a, tiles);
+}
+
 /* The sums of all splits of a group of rows. */
 static void launch_splits(struct cuda *c, const struct attention_args *a, struct attention *v,
                           int32_t splits)
@@ -282,7 +337,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     v.o_stride = a->o.stride;
     v.k_stride = a->kv->k.stride;
     v.v_stride = a->kv->v.stride;
-    v.page_table = a->kv->page_table;
+    v.page_table = a->kv->device_table;
     v.slot = b.slot;
     v.pos = b.pos;
     v.seq = b.seq;
@@ -302,6 +357,10 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     v.parts.part = (float2 *)a->scratch.data;
     size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
     v.parts.part_o = (float *)(void *)((unsigned char *)a->scratch.data + whole_lines(n_parts * 8));
+    if (b.phase == PHASE_PREFILL && mma_queries(a, c->device) > 0) {
+        launch_prompts(c->stream, a->b, &v);
+        return cuda_launched(c, err);
+    }
     for (int64_t first = 0; first < T; first += rows) {
         int32_t last = 0;
         v.first_row = (int32_t)first;

@@ -210,21 +210,22 @@ __device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t 
     copies_commit();
 }
 
-/* Queries [n, HD] of some rows and `group` heads to shared memory, zero behind the last. */
-template <int HD, int NT>
-__device__ __forceinline__ void split_queries(struct split_shared<HD, NT> *sh, const bf16 *q,
-                                              int64_t stride, int n, int group, bool wide)
+/* Queries first, first + 1 ... of the rows from q on, `group` heads each, to shared memory: n, then zeros up
+ * to N. */
+template <int HD, int N>
+__device__ __forceinline__ void fetch_queries(bf16 *to, const bf16 *q, int64_t stride, int first,
+                                              int n, int group, bool wide)
 {
-    for (int i = threadIdx.x; i < NT * 8 * (HD / 8); i += SPLIT_THREADS) {
+    for (int i = threadIdx.x; i < N * (HD / 8); i += SPLIT_THREADS) {
         int at = i / (HD / 8), piece = i % (HD / 8);
-        const bf16 *p = q + at / group * stride + at % group * HD + piece * 8;
+        const bf16 *p = q + (first + at) / group * stride + (first + at) % group * HD + piece * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
         if (at < n && wide) {
             x = *(const uint4 *)p;
         } else if (at < n) {
             x = eight(p);
         }
-        *(uint4 *)(sh->q + swizzled<HD>(at, piece)) = x;
+        *(uint4 *)(to + swizzled<HD>(at, piece)) = x;
     }
 }
 
@@ -241,6 +242,19 @@ __device__ __forceinline__ void three_parts(float x, bf16 out[3])
 __device__ __forceinline__ bool is_finite(bf16 x)
 {
     return (__bfloat16_as_ushort(x) & 0x7f80) != 0x7f80;
+}
+
+/* Values that are not finite become zero; is_bad[key] says whether there were any. */
+template <int HD> __device__ __forceinline__ void clear_bad_values(bf16 *v, int32_t *is_bad)
+{
+    for (int row = threadIdx.x; row < SPLIT_TILE; row += SPLIT_THREADS) {
+        is_bad[row] = 0;
+        for (int d = 0; d < HD; d++)
+            if (!is_finite(v[row * HD + d])) {
+                v[row * HD + d] = __float2bfloat16_rn(0);
+                is_bad[row] = 1;
+            }
+    }
 }
 
 /* Queries n = 0 .. n_queries - 1 of the block, whose q, lo and hi are in shared memory (q zero, lo = hi = 0
@@ -375,15 +389,8 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
                 }
             copies_wait<1>();
             __syncthreads();
-            if (again) { /* values that are not finite become zero */
-                for (int row = threadIdx.x; row < SPLIT_TILE; row += SPLIT_THREADS) {
-                    sh->is_bad[row] = 0;
-                    for (int d = 0; d < HD; d++)
-                        if (!is_finite(sh->v[row * HD + d])) {
-                            sh->v[row * HD + d] = __float2bfloat16_rn(0);
-                            sh->is_bad[row] = 1;
-                        }
-                }
+            if (again) {
+                clear_bad_values<HD>(sh->v, sh->is_bad);
                 __syncthreads();
             }
 

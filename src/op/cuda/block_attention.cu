@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_mma(struct bloc
     if (from >= end)
         return;
     const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
-    split_queries<HD, NT>(sh, q, a.q_stride, n, a.group, a.wide_q);
+    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
         struct sight w = sight_of(a, s, t + (i < n ? i / a.group : 0));
         sh->lo[i] = i < n ? (own ? w.own_lo : w.lo) : 0;
