@@ -112,7 +112,8 @@ static void check(enum weight_format_id format, enum dtype act, enum dtype out, 
     struct rng r = {(uint64_t)(T * 7919 + rows * 31 + cols + format)};
     enum dtype scales = rows % 2 ? DT_F32 : DT_BF16;
     struct random_weight x =
-        random_weight(format, rows, cols, scales, (size_t)(1 + rng_below(&r, 63)), &r);
+        random_weight(format, rows, cols, scales,
+                      rows % 16 || cols % 128 ? (size_t)(1 + rng_below(&r, 63)) : 64, &r);
     struct linear_arg arg = {&x.w, add};
     int64_t gap = rng_below(&r, 9);
     struct op_rows p = {
@@ -137,9 +138,31 @@ static void check(enum weight_format_id format, enum dtype act, enum dtype out, 
 static const struct {
     int64_t T, rows, cols;
 } shapes[] = {
-    {1, 1, 16},    {2, 3, 48},    {3, 5, 320},  {4, 31, 256}, {5, 32, 272},  {6, 33, 512},
-    {7, 48, 1088}, {8, 9, 1040},  {9, 4, 2064}, {15, 7, 528}, {16, 257, 64}, {17, 6, 5120},
-    {33, 130, 80}, {64, 65, 320}, {65, 63, 48}, {129, 5, 32}, {1, 3, 17408}, {2, 2, 8208},
+    {1, 1, 16},
+    {2, 3, 48},
+    {3, 5, 320},
+    {4, 31, 256},
+    {5, 32, 272},
+    {6, 33, 512},
+    {7, 48, 1088},
+    {8, 9, 1040},
+    {9, 4, 2064},
+    {15, 7, 528},
+    {16, 257, 64},
+    {17, 6, 5120},
+    {33, 130, 80},
+    {64, 65, 320},
+    {65, 63, 48},
+    {129, 5, 32},
+    {1, 3, 17408},
+    {2, 2, 8208},
+    /* whole tiles of tensor cores */
+    {1, 16, 128},
+    {8, 32, 640},
+    {9, 48, 256},
+    {16, 16, 5120},
+    {17, 128, 384},
+    {40, 144, 1152},
 };
 
 static void check_format(enum weight_format_id format)
@@ -199,18 +222,18 @@ TEST(nvfp4)
 TEST(any_number_of_rows)
 {
     enum { MOST = 131 };
-    static const int64_t cols[] = {1088, 5120};
+    static const int64_t cols[] = {1088, 5120}, rows[] = {37, 48};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {5};
     for (int f = 0; f < WF_COUNT; f++)
         for (int k = 0; k < (op_quick() ? 1 : 4); k++) {
             enum dtype act = k / 2 ? DT_F32 : DT_BF16;
-            struct random_weight x =
-                random_weight((enum weight_format_id)f, 37, cols[k % 2], DT_F32, 2, &r);
+            struct random_weight x = random_weight((enum weight_format_id)f, rows[k % 2],
+                                                   cols[k % 2], DT_F32, k % 2 ? 64 : 2, &r);
             struct tensor in = op_tensor(act, MOST, cols[k % 2], 3);
             op_fill_normal(&in, &r, 0, 1);
-            struct tensor all = op_tensor(DT_F32, MOST, 37, 0);
+            struct tensor all = op_tensor(DT_F32, MOST, x.w.rows, 0);
             for (int i = 0; i < n_envs; i++) {
                 if (i == 0 || strcmp(env[i].isa, env[i - 1].isa) != 0) {
                     op_linear(&env[i].exec, all, in, &x.w);
@@ -220,7 +243,7 @@ TEST(any_number_of_rows)
                     if (first + T > MOST)
                         first = 0;
                     int mark = op_mark();
-                    struct tensor y = op_tensor(DT_F32, T, 37, 1);
+                    struct tensor y = op_tensor(DT_F32, T, x.w.rows, 1);
                     op_case("%s, %s, %s, rows %lld..%lld", env[i].name, weight_formats[f].name,
                             dtype_name(act), (long long)first, (long long)(first + T - 1));
                     op_linear(&env[i].exec, y, tensor_rows(in, first, T), &x.w);
@@ -238,7 +261,7 @@ TEST(any_number_of_rows)
 /* Activation rows with a single 1 pick weights out: every code at every place, decoded exactly. */
 TEST(every_code)
 {
-    enum { ROWS = 256, COLS = 272 };
+    enum { ROWS = 256, COLS = 384 };
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {6};
@@ -284,7 +307,7 @@ TEST(every_code)
 /* A NaN among codes or scales makes its row NaN, for every activation row, and no other. */
 TEST(nan_weights)
 {
-    enum { ROWS = 70, COLS = 528, BAD = 35 };
+    enum { ROWS = 80, COLS = 640, BAD = 35 };
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {7};
