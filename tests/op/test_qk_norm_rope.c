@@ -71,10 +71,11 @@ static void check(const struct shape *s, int32_t T, int32_t pos)
 TEST(qk_norm_rope_rows)
 {
     static const struct shape shapes[] = {
-        {6, 1, 256, 64, DT_BF16, 0, 1}, {24, 4, 256, 64, DT_BF16, 0, 1},
-        {6, 1, 256, 64, DT_F32, 3, 1},  {4, 2, 128, 32, DT_F32, 0, 1.1386294f},
-        {3, 3, 40, 10, DT_BF16, 1, 1},  {2, 1, 33, 2, DT_F32, 0, 1},
-        {2, 1, 64, 64, DT_BF16, 0, 1},  {2, 1, 16, 0, DT_F32, 0, 1},
+        {6, 1, 256, 64, DT_BF16, 0, 1},  {24, 4, 256, 64, DT_BF16, 0, 1},
+        {6, 1, 256, 64, DT_F32, 3, 1},   {4, 2, 128, 32, DT_F32, 0, 1.1386294f},
+        {3, 3, 40, 10, DT_BF16, 1, 1},   {2, 1, 33, 2, DT_F32, 0, 1},
+        {2, 1, 64, 64, DT_BF16, 0, 1},   {3, 2, 512, 300, DT_F32, 0, 1},
+        {2, 1, 260, 258, DT_BF16, 0, 1}, {2, 1, 16, 0, DT_F32, 0, 1},
     };
     static const int32_t rows[] = {1, 2, 7, 64};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

@@ -34,6 +34,16 @@ TEST(rmsnorm_rows)
         }
 }
 
+/* Wider than any model's. */
+TEST(rmsnorm_of_wide_rows)
+{
+    static const int64_t widths[] = {8191, 8193, 16384, 16390};
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        check(2, widths[i], 0, DT_BF16, 1);
+        check(2, widths[i], 3, DT_F32, 1e30);
+    }
+}
+
 /* Squares beyond F32's range, and far below epsilon. */
 TEST(rmsnorm_extremes)
 {

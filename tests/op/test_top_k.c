@@ -89,6 +89,21 @@ TEST(top_k_ranges)
     }
 }
 
+/* More than one list of a kernel holds, from a row of several pieces; all values equal; the best in one place. */
+TEST(top_k_of_many)
+{
+    enum { N = 9000 };
+    static const int32_t all[][2] = {{0, N}}, most[][2] = {{1, 4095}, {4097, N - 1}};
+    static const int64_t ks[] = {1, 2, 31, 255, 256, 257};
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+        check(1, N, ks[i], 0, all, 1);
+        if (op_quick())
+            continue;
+        check(2, N, ks[i], 1, most, 2);
+        check(1, N, ks[i], 300, most, 2);
+    }
+}
+
 /* Of equal values the lower ids, in order, wherever tiles of the vocabulary lie. */
 TEST(top_k_ties)
 {
