@@ -2,8 +2,8 @@
  * a counter), so that threads and chunks do not matter.
  *
  * Random code words look like a trained matrix's: normally distributed, in E4M3 the largest of a row near
- * 448, in E2M1 the largest of a block near 6. With the scales made here a row of 5120 has a length of about
- * 2, so that what it computes is of an ordinary size. */
+ * 448, in E2M1 the largest of a block near 6. With the scales made here a row of 5120 has a length of 2 to 4,
+ * so that what it computes is of an ordinary size. */
 #include <math.h>
 
 #include "grow.h"
@@ -65,9 +65,9 @@ static struct style style_of(const struct grown *t)
     case PLANE_ROW_SCALE: /* 2^-13 to 2^-12 */
         return wide ? (struct style){.keep = 0x007FFFFF007FFFFFu, .set = 0x3900000039000000u}
                     : (struct style){.keep = 0x007F007F007F007Fu, .set = 0x3900390039003900u};
-    default: /* 2^-11 to 2^-7, either sign */
-        return wide ? (struct style){.keep = 0x81FFFFFF81FFFFFFu, .set = 0x3A0000003A000000u}
-                    : (struct style){.keep = 0x81FF81FF81FF81FFu, .set = 0x3A003A003A003A00u};
+    default: /* 2^-7 to 2^-3, either sign */
+        return wide ? (struct style){.keep = 0x81FFFFFF81FFFFFFu, .set = 0x3C0000003C000000u}
+                    : (struct style){.keep = 0x81FF81FF81FF81FFu, .set = 0x3C003C003C003C00u};
     }
 }
 

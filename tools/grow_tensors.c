@@ -1,7 +1,7 @@
 /* Which tensors a grown checkpoint holds, and how each comes from one of nano's. Repeating the residual
  * stream `tile` times, with everything that is added to it and all norms, leaves every norm's mean square as
  * it is; what reads the stream reads the first copy. Heads, MLP rows, vocabulary rows and layers that nano
- * lacks hold any numbers, and whatever reads them holds zeros. */
+ * lacks hold any numbers, and a zero stands between them and the stream. */
 #include <stdio.h>
 #include <string.h>
 
@@ -146,62 +146,57 @@ struct rule {
     enum role role;
 };
 
-#define VECTOR(name, size)                                                                         \
-    {                                                                                              \
-        name, size, BEYOND_TILE, KEEP, BEYOND_TILE, SMALL                                          \
-    }
-#define READS(name, size)                                                                          \
-    {                                                                                              \
-        name, size, BEYOND_ANY, STREAM, BEYOND_ZERO, INPUT                                         \
-    }
-#define ADDS(name, size)                                                                           \
-    {                                                                                              \
-        name, STREAM, BEYOND_TILE, size, BEYOND_ZERO, OUTPUT                                       \
-    }
+/* Where a product is gated by silu, gates of zero are enough: they are rows, whose code words may be random
+ * under scales of zero, while columns that are zero have to be code words of zero in FP8. */
+#define VECTOR(name, size) name, size, BEYOND_TILE, KEEP, BEYOND_TILE, SMALL
+#define READS(name, size)  name, size, BEYOND_ANY, STREAM, BEYOND_ZERO, INPUT
+#define GATES(name, size)  name, size, BEYOND_ZERO, STREAM, BEYOND_ZERO, INPUT
+#define ADDS(name, size)   name, STREAM, BEYOND_TILE, size, BEYOND_ZERO, OUTPUT
+#define GATED(name, size)  name, STREAM, BEYOND_TILE, size, BEYOND_ANY, OUTPUT
 
 /* Below "model.language_model.layers.N." and "mtp.layers.0.". */
 static const struct rule layer_rules[] = {
-    VECTOR("input_layernorm", STREAM),
-    VECTOR("post_attention_layernorm", STREAM),
-    READS("mlp.gate_proj", MLP),
-    READS("mlp.up_proj", MLP),
-    ADDS("mlp.down_proj", MLP),
-    READS("self_attn.q_proj", ATTENTION_QG),
-    READS("self_attn.k_proj", ATTENTION_KV),
-    READS("self_attn.v_proj", ATTENTION_KV),
-    ADDS("self_attn.o_proj", ATTENTION_Q),
-    VECTOR("self_attn.q_norm", KEEP),
-    VECTOR("self_attn.k_norm", KEEP),
-    READS("linear_attn.in_proj_qkv", GDN_QKV),
-    READS("linear_attn.in_proj_z", GDN_V),
-    READS("linear_attn.in_proj_a", GDN_HEADS),
-    READS("linear_attn.in_proj_b", GDN_HEADS),
-    VECTOR("linear_attn.conv1d", GDN_QKV),
-    VECTOR("linear_attn.A_log", GDN_HEADS),
-    VECTOR("linear_attn.dt_bias", GDN_HEADS),
-    VECTOR("linear_attn.norm", KEEP),
-    ADDS("linear_attn.out_proj", GDN_V),
+    {VECTOR("input_layernorm", STREAM)},
+    {VECTOR("post_attention_layernorm", STREAM)},
+    {GATES("mlp.gate_proj", MLP)},
+    {READS("mlp.up_proj", MLP)},
+    {GATED("mlp.down_proj", MLP)},
+    {READS("self_attn.q_proj", ATTENTION_QG)},
+    {READS("self_attn.k_proj", ATTENTION_KV)},
+    {READS("self_attn.v_proj", ATTENTION_KV)},
+    {ADDS("self_attn.o_proj", ATTENTION_Q)},
+    {VECTOR("self_attn.q_norm", KEEP)},
+    {VECTOR("self_attn.k_norm", KEEP)},
+    {READS("linear_attn.in_proj_qkv", GDN_QKV)},
+    {GATES("linear_attn.in_proj_z", GDN_V)},
+    {READS("linear_attn.in_proj_a", GDN_HEADS)},
+    {READS("linear_attn.in_proj_b", GDN_HEADS)},
+    {VECTOR("linear_attn.conv1d", GDN_QKV)},
+    {VECTOR("linear_attn.A_log", GDN_HEADS)},
+    {VECTOR("linear_attn.dt_bias", GDN_HEADS)},
+    {VECTOR("linear_attn.norm", KEEP)},
+    {GATED("linear_attn.out_proj", GDN_V)},
     {0},
 };
 
 static const struct rule model_rules[] = {
     {"model.language_model.embed_tokens", VOCAB, BEYOND_ANY, STREAM, BEYOND_TILE, SMALL},
-    VECTOR("model.language_model.norm", STREAM),
+    {VECTOR("model.language_model.norm", STREAM)},
     {"lm_head", VOCAB, BEYOND_ZERO, STREAM, BEYOND_ZERO, SMALL},
-    ADDS("mtp.fc", STREAM_2),
-    VECTOR("mtp.norm", STREAM),
-    VECTOR("mtp.pre_fc_norm_embedding", STREAM),
-    VECTOR("mtp.pre_fc_norm_hidden", STREAM),
-    VECTOR("model.visual.merger.linear_fc2", STREAM), /* pictures become rows of the stream */
-    VECTOR("model.visual.*", KEEP),
+    {ADDS("mtp.fc", STREAM_2)},
+    {VECTOR("mtp.norm", STREAM)},
+    {VECTOR("mtp.pre_fc_norm_embedding", STREAM)},
+    {VECTOR("mtp.pre_fc_norm_hidden", STREAM)},
+    {VECTOR("model.visual.merger.linear_fc2", STREAM)}, /* pictures become rows of the stream */
+    {VECTOR("model.visual.*", KEEP)},
     {0},
 };
 
 static const struct rule drafter_rules[] = {
-    ADDS("fc", STREAM_5),
-    VECTOR("hidden_norm", STREAM),
-    VECTOR("norm", STREAM),
-    READS("candidate_selector.hidden_projection", RANK),
+    {ADDS("fc", STREAM_5)},
+    {VECTOR("hidden_norm", STREAM)},
+    {VECTOR("norm", STREAM)},
+    {READS("candidate_selector.hidden_projection", RANK)},
     {"candidate_selector.predecessor_codebook", VOCAB, BEYOND_ANY, RANK, BEYOND_ANY, SMALL},
     {"candidate_selector.successor_codebook", VOCAB, BEYOND_ANY, RANK, BEYOND_ZERO, SMALL},
     {0},
@@ -209,17 +204,17 @@ static const struct rule drafter_rules[] = {
 
 /* Below "layers.N.". */
 static const struct rule drafter_layer_rules[] = {
-    VECTOR("input_layernorm", STREAM),
-    VECTOR("post_attention_layernorm", STREAM),
-    READS("mlp.gate_proj", MLP),
-    READS("mlp.up_proj", MLP),
-    ADDS("mlp.down_proj", MLP),
-    READS("self_attn.q_proj", DRAFT_Q),
-    READS("self_attn.k_proj", DRAFT_KV),
-    READS("self_attn.v_proj", DRAFT_KV),
-    ADDS("self_attn.o_proj", DRAFT_Q),
-    VECTOR("self_attn.q_norm", KEEP),
-    VECTOR("self_attn.k_norm", KEEP),
+    {VECTOR("input_layernorm", STREAM)},
+    {VECTOR("post_attention_layernorm", STREAM)},
+    {GATES("mlp.gate_proj", MLP)},
+    {READS("mlp.up_proj", MLP)},
+    {GATED("mlp.down_proj", MLP)},
+    {READS("self_attn.q_proj", DRAFT_Q)},
+    {READS("self_attn.k_proj", DRAFT_KV)},
+    {READS("self_attn.v_proj", DRAFT_KV)},
+    {ADDS("self_attn.o_proj", DRAFT_Q)},
+    {VECTOR("self_attn.q_norm", KEEP)},
+    {VECTOR("self_attn.k_norm", KEEP)},
     {"attention_conv.base_kernel", KEEP, BEYOND_TILE, STREAM, BEYOND_TILE, SMALL},
     {"mlp_conv.base_kernel", KEEP, BEYOND_TILE, STREAM, BEYOND_TILE, SMALL},
     {"attention_conv.kernel_projection", CONV_GROUPS, BEYOND_TILE, STREAM, BEYOND_ZERO, SMALL},
