@@ -74,8 +74,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* BF16 weights, which is what checkpoints have, in whole packs: R rows and H heads a block, DEPTH packs of each
- * under way at once. One row, or ROWS with one head, up to ROWS rows: bound by the latency of the reads; at 5120
- * columns all of a thread's are under way at once. More rows take HEADS heads: bound by F32 arithmetic. */
+ * under way at once. One row, or ROWS with one head, up to ROWS rows: bound by the latency of the reads; at
+ * 5120 columns all of a thread's are under way at once. More rows take HEADS heads: bound by F32
+ * arithmetic. */
 template <typename T, int R, int H, int DEPTH>
 static __global__ void __launch_bounds__(THREADS)
     gate_bf16(const __grid_constant__ struct gates a, int first, unsigned head_blocks)

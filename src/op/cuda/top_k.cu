@@ -1,6 +1,6 @@
-/* The k best of each row, in two steps: the k best of every chunk of columns, and of those the k best. Both find
- * a bound first: the k-th largest of one value a thread, below which nothing can be among the k best; what
- * reaches the bound is listed, at most k times what a thread holds, and sorted.
+/* The k best of each row, in two steps: the k best of every chunk of columns, and of those the k best. Both
+ * find a bound first: the k-th largest of one value a thread, below which nothing can be among the k best;
+ * what reaches the bound is listed, at most k times what a thread holds, and sorted.
  *
  * A value and its column are one number, which no other pair shares and which orders them as the contract
  * does; 0 is none. So the order in which a list was filled does not show. */
