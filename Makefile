@@ -107,6 +107,9 @@ $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	$(CROSS)ar rcs $@ $^
 $B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
+# The operators' and the model's tests in one program, to be carried to a machine with a GPU.
+$B/gpu-tests: $(patsubst %.c,$B/%.o,$(filter-out $(ALLOC_TESTS:%=tests/%.c),$(wildcard tests/op/test_*.c tests/model/test_*.c))) $B/tests/test.o $B/libtest.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^

@@ -53,13 +53,18 @@ static __host__ __device__ __forceinline__ int32_t splits_of(int64_t n)
 template <typename K> struct page_keys {
     const K *keys, *values;
     const int32_t *table;
-    int64_t k_stride, v_stride, width; /* from page to page, from position to position */
-    int32_t page, shift;               /* positions of a page; their logarithm, or -1 */
+    int64_t k_stride, v_stride; /* from page to page */
+    int64_t k_step, v_step;     /* from position to position */
+    int32_t page, shift;        /* positions of a page; their logarithm, or -1 */
     static constexpr bool wide = true;
     __device__ __forceinline__ int64_t at(int32_t s, int64_t stride) const
     {
         int32_t i = shift >= 0 ? s >> shift : s / page;
-        return table[i] * stride + (s - i * page) * width;
+        return table[i] * stride + (s - i * page) * k_step;
+    }
+    __device__ __forceinline__ bool has_run(int32_t) const
+    {
+        return page % SPLIT_TILE == 0;
     }
     __device__ __forceinline__ const K *k(int32_t s) const
     {
@@ -80,7 +85,7 @@ __device__ __forceinline__ struct page_keys<K> keys_of(const struct attention &a
     keys.table = a.page_table + (int64_t)slot * a.pages_per_slot;
     keys.k_stride = a.k_stride;
     keys.v_stride = a.v_stride;
-    keys.width = (int64_t)a.n_kv * a.parts.hd;
+    keys.k_step = keys.v_step = (int64_t)a.n_kv * a.parts.hd;
     keys.page = a.page;
     keys.shift = a.page_shift;
     return keys;
@@ -119,14 +124,15 @@ __device__ __forceinline__ int32_t chunk_at(const struct attention &a, int32_t i
 }
 
 /* q, keys and values in BF16, keys and values 16-byte aligned, head_dim 64, 128 or 256. blockIdx.x: chunks
- * of rows, y: splits, z: kv heads. Reads each key once for a chunk; bound by memory. */
+ * of rows and kv heads, y: splits. Reads each key once for a chunk; bound by memory. */
 template <int HD, int NT>
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention a)
 {
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
-    int32_t n_rows, t = chunk_at(a, blockIdx.x, &n_rows), split = blockIdx.y;
-    int kv_head = blockIdx.z, head = kv_head * a.group, n = n_rows * a.group;
+    int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows);
+    int32_t split = (int32_t)(gridDim.y - 1 - blockIdx.y); /* the long ones first */
+    int kv_head = blockIdx.x % a.n_kv, head = kv_head * a.group, n = n_rows * a.group;
     if (n_rows == 0)
         return;
     int32_t from = split_begin(split), end = min(split_begin(split + 1), a.pos[t + n_rows - 1] + 1);
@@ -230,8 +236,9 @@ static void launch_mma(cudaStream_t stream, const struct attention *a, int32_t c
     size_t shared = sizeof(struct split_shared<HD, NT>);
     (void)cudaFuncSetAttribute(attention_mma<HD, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    attention_mma<HD, NT><<<dim3((unsigned)chunks, (unsigned)splits, (unsigned)a->n_kv),
-                            SPLIT_THREADS, shared, stream>>>(*a);
+    attention_mma<HD, NT>
+        <<<dim3((unsigned)(chunks * a->n_kv), (unsigned)splits), SPLIT_THREADS, shared, stream>>>(
+            *a);
 }
 
 /* As few tiles of queries as will do, where that is worth a kernel. */

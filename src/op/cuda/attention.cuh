@@ -4,8 +4,8 @@
  * A split's result is a maximum, a sum of weights e^(score - maximum), and the sum of values so
  * weighted. Queries and their splits never meet, so neither depends on what else a block works on.
  *
- * Keys are found through a KEYS: k(s) and v(s) give the address of the key and value at position s; wide
- * says that they are 16-byte aligned. */
+ * Keys are found through a KEYS: k(s) and v(s) give the address of the key and value at position s, wide says
+ * that they are 16-byte aligned, has_run(s) that the SPLIT_TILE from s on are k_step and v_step apart. */
 #ifndef LATHE_OP_CUDA_ATTENTION_CUH
 #define LATHE_OP_CUDA_ATTENTION_CUH
 
@@ -174,10 +174,11 @@ template <int N> __device__ __forceinline__ void copies_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Element of a swizzled matrix with rows of COLS. */
+/* Element of a swizzled matrix with rows of COLS. Written so that what is constant in row and piece can be
+ * part of an address. */
 template <int COLS> __device__ __forceinline__ int swizzled(int row, int piece)
 {
-    return row * COLS + ((piece ^ (row & 7)) << 3);
+    return row * COLS + ((piece & ~7) << 3) + (((piece ^ row) & 7) << 3);
 }
 
 /* Eight values of any alignment. */
@@ -194,18 +195,28 @@ __device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t 
                                             int32_t end)
 {
     enum { PIECES = HD / 8, STEP = SPLIT_THREADS / PIECES };
-    int piece = threadIdx.x % PIECES;
-#pragma unroll 8
-    for (int row = threadIdx.x / PIECES; row < SPLIT_TILE; row += STEP) {
-        int32_t s = first + row;
-        bool is_there = s >= from && s < end;
-        int32_t at = is_there ? s : from;
-        const bf16 *p = (VALUES ? keys.v(at) : keys.k(at)) + piece * 8;
-        bf16 *dst = to + swizzled<HD>(row, piece);
-        if (keys.wide)
-            copy_async(dst, p, is_there);
-        else
-            *(uint4 *)dst = is_there ? eight(p) : make_uint4(0, 0, 0, 0);
+    int piece = threadIdx.x % PIECES, top = threadIdx.x / PIECES;
+    if (keys.wide && keys.has_run(first)) { /* one look-up for all */
+        int64_t step = VALUES ? keys.v_step : keys.k_step;
+        const bf16 *p = (VALUES ? keys.v(first) : keys.k(first)) + piece * 8 + top * step;
+#pragma unroll
+        for (int i = 0; i < SPLIT_TILE / STEP; i++, p += STEP * step) {
+            int32_t s = first + top + i * STEP;
+            copy_async(to + swizzled<HD>(top + i * STEP, piece), p, s >= from && s < end);
+        }
+    } else {
+#pragma unroll 1
+        for (int row = top; row < SPLIT_TILE; row += STEP) {
+            int32_t s = first + row;
+            bool is_there = s >= from && s < end;
+            int32_t at = is_there ? s : from;
+            const bf16 *p = (VALUES ? keys.v(at) : keys.k(at)) + piece * 8;
+            bf16 *dst = to + swizzled<HD>(row, piece);
+            if (keys.wide)
+                copy_async(dst, p, is_there);
+            else
+                *(uint4 *)dst = is_there ? eight(p) : make_uint4(0, 0, 0, 0);
+        }
     }
     copies_commit();
 }

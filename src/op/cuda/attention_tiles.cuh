@@ -155,8 +155,8 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
 #pragma unroll
                     for (int k = 0; k < SPLIT_TILE / 8; k++)
 #pragma unroll
-                        for (int h = 0; h < 2; h++)
-                            w[h] |= k == row / 8 ? p[0][k / 2][k % 2 * 2 + h] : 0;
+                        for (int h = 0; h < 2; h++) /* no index that is not constant into p */
+                            w[h] |= p[0][k / 2][k % 2 * 2 + h] & (0 - (uint32_t)(k == row / 8));
                     const bf16 *v = keys.v(s0 + row);
 #pragma unroll
                     for (int h = 0; h < 2; h++) {

@@ -261,7 +261,7 @@ lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch
     size_t seq = pack(host, &used, b->seq, (size_t)b->n_seqs * sizeof *b->seq);
     size_t seq_of = pack(host, &used, NULL, row);
     for (int32_t i = 0; i < b->n_seqs; i++)
-        for (int32_t k = 0; k < b->seq[i].n_rows; k++)
+        for (int32_t k = 0; k < b->seq[i].n_rows && b->seq[i].first_row + k < b->n_rows; k++)
             memcpy(host + seq_of + (size_t)(b->seq[i].first_row + k) * sizeof i, &i, sizeof i);
     if (!c->batch_device || used != c->batch_bytes || memcmp(host, c->batch_host, used) != 0) {
         memcpy(c->batch_host, host, used);

@@ -56,16 +56,20 @@ __device__ __forceinline__ struct sight sight_of(const struct block_attention &a
 /* Keys of the ring, one slot and kv head. */
 template <typename K> struct ring_keys {
     const K *keys, *values;
-    int64_t width;
+    int64_t k_step, v_step;
     int32_t size;
     static constexpr bool wide = true;
+    __device__ __forceinline__ bool has_run(int32_t s) const
+    {
+        return s % size + SPLIT_TILE <= size;
+    }
     __device__ __forceinline__ const K *k(int32_t s) const
     {
-        return keys + s % size * width;
+        return keys + s % size * k_step;
     }
     __device__ __forceinline__ const K *v(int32_t s) const
     {
-        return values + s % size * width;
+        return values + s % size * v_step;
     }
 };
 template <typename K>
@@ -74,7 +78,7 @@ __device__ __forceinline__ struct ring_keys<K> ring_of(const struct block_attent
     struct ring_keys<K> keys;
     keys.keys = (const K *)a.ring_k + slot * a.ring_k_stride + (int64_t)kv_head * a.parts.hd;
     keys.values = (const K *)a.ring_v + slot * a.ring_v_stride + (int64_t)kv_head * a.parts.hd;
-    keys.width = (int64_t)a.n_kv * a.parts.hd;
+    keys.k_step = keys.v_step = (int64_t)a.n_kv * a.parts.hd;
     keys.size = a.size;
     return keys;
 }
@@ -83,15 +87,19 @@ __device__ __forceinline__ struct ring_keys<K> ring_of(const struct block_attent
 template <typename K>
 struct own_keys {
     const K *keys, *values;
-    int64_t k_stride, v_stride;
+    int64_t k_step, v_step;
     bool wide;
+    __device__ __forceinline__ bool has_run(int32_t) const
+    {
+        return true;
+    }
     __device__ __forceinline__ const K *k(int32_t s) const
     {
-        return keys + s * k_stride;
+        return keys + s * k_step;
     }
     __device__ __forceinline__ const K *v(int32_t s) const
     {
-        return values + s * v_stride;
+        return values + s * v_step;
     }
 };
 template <typename K>
@@ -100,8 +108,8 @@ __device__ __forceinline__ struct own_keys<K> own_of(const struct block_attentio
     struct own_keys<K> keys;
     keys.keys = (const K *)a.k + first_row * a.k_stride + (int64_t)kv_head * a.parts.hd;
     keys.values = (const K *)a.v + first_row * a.v_stride + (int64_t)kv_head * a.parts.hd;
-    keys.k_stride = a.k_stride;
-    keys.v_stride = a.v_stride;
+    keys.k_step = a.k_stride;
+    keys.v_step = a.v_stride;
     keys.wide = a.wide_kv;
     return keys;
 }
