@@ -17,6 +17,7 @@ void engine_args_add(struct options *o, struct engine_args *a)
     option_flag(o, "--pin", NULL, &a->pin);
     option_word(o, "--kv", NULL, &a->kv, "bf16|f32");
     option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
+    option_word(o, "--device", NULL, &a->device, "auto|cpu|cuda");
     option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|avx512bf16|neon|best");
 }
 
@@ -68,6 +69,7 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     if (a->kv)
         f32 = strcmp(a->kv, "f32") == 0;
     o->kv = f32 ? LATHE_F32 : LATHE_BF16;
+    o->device = a->device;
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }
 

@@ -6,15 +6,15 @@
 #include "lathe/lathe.h"
 #include "options.h"
 
-/* ---- -m --ctx --threads --pin --activations --kv --isa: the KV cache is what activations are, unless
+/* ---- -m --ctx --threads --pin --activations --kv --device --isa: the KV cache is what activations are, unless
  * --kv says otherwise -------------------------------------------------------------------------- */
 
 struct engine_args {
     const char *model; /* NULL until given */
     int64_t ctx, threads;
     bool pin;
-    const char *kv, *activations, *isa; /* words; NULL: the default */
-    const char *spec, *draft_model;     /* NULL: the default */
+    const char *kv, *activations, *device, *isa; /* words; NULL: the default */
+    const char *spec, *draft_model;              /* NULL: the default */
     int64_t draft_k;
     bool fixed_k, rejection;
     double load_ms; /* of engine_args_open */

@@ -98,6 +98,8 @@ t_help_lists_the_words() {
     for c in run chat perplexity inspect; do
         run $c --help
         out_has "--isa $isa"
+        out_has "--device auto|cpu|cuda"
+        usage "--device is \"abacus\", expected auto|cpu|cuda" $c --device abacus
         usage "--isa is \"mmx\", expected $isa" $c --isa mmx
         [ $c = perplexity ] && continue
         run $c --help

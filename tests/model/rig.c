@@ -1,14 +1,18 @@
 #include "rig.h"
 
 #include "test.h"
+#include "device.h"
 
 void rig_open(struct rig *r, const struct rig_options *o)
 {
     lathe_error err;
-    *r = (struct rig){.backend = o->backend ? o->backend : &backend_cpu};
+    *r = (struct rig){.backend = o->backend};
+    if (!r->backend)
+        r->backend = o->isa ? &backend_cpu : test_backend();
     CHECK_OK(model_open(&r->model, o->dir, &err), &err);
     CHECK_OK(pool_open(&r->pool, o->n_threads ? o->n_threads : 2, false, &err), &err);
     CHECK_OK(r->backend->open(&r->stream, r->pool, o->isa, &err), &err);
+    CHECK_OK(placer_open(&r->placer, r->backend, r->stream, model_place, &r->model, &err), &err);
     struct state_options so = {
         .act = o->act,
         .kv = o->kv,
@@ -34,6 +38,7 @@ void rig_close(struct rig *r)
 {
     step_close(&r->step);
     state_close(&r->state);
+    placer_close(&r->placer);
     r->backend->close(r->stream);
     pool_close(r->pool);
     model_close(&r->model);

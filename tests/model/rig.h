@@ -3,9 +3,11 @@
 #define LATHE_TESTS_MODEL_RIG_H
 
 #include "engine/step.h"
+#include "model/place.h"
 
 struct rig {
     struct model model;
+    struct placer placer;
     struct pool *pool;
     const struct backend *backend;
     void *stream;
@@ -15,7 +17,7 @@ struct rig {
 
 struct rig_options {
     const char *dir;
-    const struct backend *backend; /* NULL: backend_cpu */
+    const struct backend *backend; /* NULL: test_backend, or backend_cpu with an isa */
     const char *isa;               /* NULL: the best */
     enum dtype act, kv;
     int32_t n_threads;  /* 0: 2 */

@@ -192,6 +192,14 @@ static void check_same_run(const struct run *got, const struct run *want, const 
 
 /* ---- State ---------------------------------------------------------------------------------- */
 
+static void append(struct buf *b, const lathe_engine *e, const void *p, size_t n)
+{
+    lathe_error err;
+    void *room = buf_grow(b, n);
+    CHECK(room != NULL);
+    CHECK_OK(e->backend->copy_out(e->stream, room, p, n, &err), &err);
+}
+
 static void append_state(struct buf *b, lathe_engine *e, int32_t slot)
 {
     const struct recurrent *rec = &e->state.recurrent;
@@ -200,8 +208,8 @@ static void append_state(struct buf *b, lathe_engine *e, int32_t slot)
     lathe_error err;
     for (int32_t i = 0; i < rec->shape.n_layers; i++) {
         struct tensor S = recurrent_S(rec, i), tail = recurrent_tail(rec, i);
-        buf_append(b, tensor_at(&S, slot), (size_t)tensor_row(&S) * dtype_size(S.dtype));
-        buf_append(b, tensor_at(&tail, slot), (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
+        append(b, e, tensor_at(&S, slot), (size_t)tensor_row(&S) * dtype_size(S.dtype));
+        append(b, e, tensor_at(&tail, slot), (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
     }
     for (int32_t i = 0; i < kv->shape.n_layers; i++) {
         struct kv_pages p = kv_cache_layer(kv, i);
@@ -209,8 +217,8 @@ static void append_state(struct buf *b, lathe_engine *e, int32_t slot)
         for (int32_t t = 0; t < n; t++) {
             int64_t page = p.page_table[slot * p.pages_per_slot + t / KV_PAGE];
             size_t at = (size_t)(t % KV_PAGE) * row;
-            buf_append(b, (unsigned char *)tensor_at(&p.k, page) + at, row);
-            buf_append(b, (unsigned char *)tensor_at(&p.v, page) + at, row);
+            append(b, e, (unsigned char *)tensor_at(&p.k, page) + at, row);
+            append(b, e, (unsigned char *)tensor_at(&p.v, page) + at, row);
         }
     }
     if (e->spec.ops)

@@ -38,11 +38,12 @@ TEST(plan_gives_the_workspace)
         buf_release(&listing);
         CHECK(plan.peak >= 8 * 256 * sizeof(float) && plan.used == 0);
 
-        void *workspace = aligned_alloc(64, plan.peak);
+        void *workspace = op_alloc(plan.peak);
         CHECK(workspace);
         exec_init(&x, e->backend, e->stream, workspace, plan.peak);
         schedule(&x, &w, h);
         CHECK_OK(exec_end(&x, &err), &err);
+        CHECK_OK(e->backend->wait(e->stream, &err), &err);
         CHECK_INT(x.peak, plan.peak);
         exec_init(&x, e->backend, e->stream, workspace, plan.peak - 1);
         schedule(&x, &w, h);
@@ -50,7 +51,8 @@ TEST(plan_gives_the_workspace)
         exec_begin(&x); /* forgets it */
         CHECK_OK(exec_end(&x, &err), &err);
         CHECK_INT(x.used, 0);
-        free(workspace);
+        CHECK_OK(e->backend->wait(e->stream, &err), &err);
+        op_free(workspace);
     }
     op_done();
 }
@@ -145,7 +147,9 @@ TEST(instruction_sets_by_name)
     CHECK_ERR(backend_ref.open(&stream, NULL, "avx2", &err), &err, LATHE_E_ARGUMENT, "generic");
     CHECK_OK(backend_cpu.open(&stream, NULL, NULL, &err), &err);
     int n;
-    CHECK_STR(backend_cpu.isa(stream), op_envs(&n)[0].isa); /* the best */
+    const struct op_env *env = op_envs(&n);
+    if (env->backend == &backend_cpu)
+        CHECK_STR(backend_cpu.isa(stream), env->isa); /* the best */
     void *p;
     CHECK_ERR(backend_cpu.alloc(stream, &p, SIZE_MAX, &err), &err, LATHE_E_MEMORY, "out of memory");
     CHECK_OK(backend_cpu.alloc(stream, &p, 100, &err), &err);

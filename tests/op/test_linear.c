@@ -85,7 +85,11 @@ static struct op_tol tolerance(const struct weight *w, const struct tensor *in, 
         most[1] = fmax(most[1], sum);
     }
     free(row);
-    struct op_tol tol = out == DT_BF16 ? TOL_LINEAR_BF16 : TOL_LINEAR_F32;
+    int n_envs;
+    bool tensor = in->dtype == DT_BF16 && strcmp(op_envs(&n_envs)->backend->name, "cuda") == 0;
+    struct op_tol tol = out == DT_BF16 ? TOL_LINEAR_BF16
+                        : tensor       ? TOL_LINEAR_TENSOR
+                                       : TOL_LINEAR_F32;
     tol.floor *= sqrt(most[0] * most[1] / (double)w->cols);
     return tol;
 }
