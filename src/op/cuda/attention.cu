@@ -180,14 +180,15 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
                         a.o + seq.first_row * a.o_stride + head, a.o_stride, first, a.group);
 }
 
-/* blockIdx.x: rows and heads. */
+/* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attention a)
 {
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
     int32_t begin[2] = {0, 0}, end[2] = {splits_of((int64_t)a.pos[t] + 1), 0};
     split_merge<float>(a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
                        a.parts.part + i * a.parts.n_splits,
-                       a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, begin, end);
+                       a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd,
+                       (int)blockIdx.y * MERGE_DIMS, begin, end);
 }
 
 /* ---- Host ---------------------------------------------------------------------------------------- */
@@ -375,7 +376,9 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
         for (int64_t t = first; t < first + v.n_rows; t++)
             last = a->b->pos[t] > last ? a->b->pos[t] : last;
         launch_splits(c, a, &v, splits_of((int64_t)last + 1));
-        attention_merge<<<(unsigned)(v.n_rows * v.parts.heads), SPLIT_THREADS, 0, c->stream>>>(v);
+        attention_merge<<<dim3((unsigned)(v.n_rows * v.parts.heads),
+                               (unsigned)merge_blocks(v.parts.hd)),
+                          SPLIT_THREADS, 0, c->stream>>>(v);
     }
     return cuda_launched(c, err);
 }

@@ -516,52 +516,62 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
 
 /* ---- The splits of one row and head, in ascending order ------------------------------------------- */
 
-enum { MERGE_WEIGHTS = 256 }; /* splits whose weights are taken together */
+enum {
+    MERGE_DIMS = 32,    /* of a block, which has SPLIT_THREADS */
+    MERGE_SPLITS = 128, /* whose values are loaded at once, so that a block waits for memory once */
+};
 
-/* Up to two runs of splits, [begin[0], end[0]) and then [begin[1], end[1]), from `part` and `part_o`. */
+static inline __host__ __device__ int merge_blocks(int hd)
+{
+    return (hd + MERGE_DIMS - 1) / MERGE_DIMS;
+}
+
+/* Dims [first_dim, first_dim + MERGE_DIMS) of up to two runs of splits, [begin[0], end[0]) and then
+ * [begin[1], end[1]), from `part` and `part_o`; o [hd]. */
 template <typename T>
 __device__ __forceinline__ void split_merge(T *o, const float2 *part, const float *part_o, int hd,
-                                            const int32_t begin[2], const int32_t end[2])
+                                            int first_dim, const int32_t begin[2],
+                                            const int32_t end[2])
 {
-    __shared__ float w[MERGE_WEIGHTS], sums[MERGE_WEIGHTS], warp_top[SPLIT_THREADS / 32];
-    int tid = threadIdx.x;
-    float top = -INFINITY, sum = 0, acc[OP_MAX_HEAD / SPLIT_THREADS] = {0};
+    __shared__ float x[MERGE_SPLITS][MERGE_DIMS], w[MERGE_SPLITS], sums[MERGE_SPLITS];
+    __shared__ float warp_top[SPLIT_THREADS / 32];
+    int tid = threadIdx.x, lane = tid % 32, d = first_dim + lane;
+    float top = -INFINITY, sum = 0, acc = 0;
 #pragma unroll
     for (int run = 0; run < 2; run++)
         for (int32_t s = begin[run] + tid; s < end[run]; s += SPLIT_THREADS)
             top = fmaxf(top, part[s].x);
     top = warp_max(top);
-    if (tid % 32 == 0)
+    if (lane == 0)
         warp_top[tid / 32] = top;
     __syncthreads();
+#pragma unroll
     for (int k = 0; k < SPLIT_THREADS / 32; k++)
         top = fmaxf(top, warp_top[k]);
 #pragma unroll
     for (int run = 0; run < 2; run++)
-        for (int32_t first = begin[run]; first < end[run]; first += MERGE_WEIGHTS) {
-            int n = min((int)MERGE_WEIGHTS, end[run] - first);
+        for (int32_t first = begin[run]; first < end[run]; first += MERGE_SPLITS) {
+            int n = min((int)MERGE_SPLITS, end[run] - first);
             __syncthreads();
-            for (int s = tid; s < n; s += SPLIT_THREADS) {
-                float2 x = part[first + s];
-                w[s] = weight(x.x, top);
-                sums[s] = x.y;
+            if (tid < n) {
+                float2 p = part[first + tid];
+                w[tid] = weight(p.x, top);
+                sums[tid] = p.y;
             }
-            __syncthreads();
-            for (int s = 0; s < n; s++)
-                sum = fmaf(sums[s], w[s], sum);
-#pragma unroll
-            for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++) {
-                int d = j * SPLIT_THREADS + tid;
-                if (d < hd)
+            if (d < hd)
 #pragma unroll 8
-                    for (int s = 0; s < n; s++)
-                        acc[j] = fmaf(part_o[(int64_t)(first + s) * hd + d], w[s], acc[j]);
-            }
+                for (int s = tid / 32; s < n; s += SPLIT_THREADS / 32)
+                    x[s][lane] = part_o[(int64_t)(first + s) * hd + d];
+            __syncthreads();
+            if (tid < MERGE_DIMS)
+#pragma unroll 4
+                for (int s = 0; s < n; s++) {
+                    sum = fmaf(sums[s], w[s], sum);
+                    acc = fmaf(x[s][lane], w[s], acc);
+                }
         }
-#pragma unroll
-    for (int j = 0; j < OP_MAX_HEAD / SPLIT_THREADS; j++)
-        if (j * SPLIT_THREADS + tid < hd)
-            o[j * SPLIT_THREADS + tid] = from_float<T>(acc[j] / sum);
+    if (tid < MERGE_DIMS && d < hd)
+        o[d] = from_float<T>(acc / sum);
 }
 
 #endif

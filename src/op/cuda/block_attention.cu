@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_mma(struct bloc
                           t - a.first_row, head, a.group, split);
 }
 
-/* blockIdx.x: rows and heads. */
+/* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
 template <typename Q>
 __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct block_attention a)
 {
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct bl
     }
     split_merge<Q>((Q *)a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
                    a.parts.part + i * a.parts.n_splits,
-                   a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, begin, end);
+                   a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd,
+                   (int)blockIdx.y * MERGE_DIMS, begin, end);
 }
 
 /* ---- Host ---------------------------------------------------------------------------------------- */
@@ -372,7 +373,7 @@ extern "C" lathe_status cuda_block_attention(void *stream, const struct block_at
         v.first_row = (int32_t)first;
         v.n_rows = (int32_t)(T - first < p.rows ? T - first : p.rows);
         launch_splits(c, a, &v);
-        unsigned blocks = (unsigned)(v.n_rows * v.parts.heads);
+        dim3 blocks((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd));
         WITH_ACT(a->q.dtype, Q,
                  block_attention_merge<Q><<<blocks, SPLIT_THREADS, 0, c->stream>>>(v));
     }
