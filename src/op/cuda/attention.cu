@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention
                          min((int)LOOP_HEADS, a.group - first), blockIdx.y, from, end, a.scale);
 }
 
-/* Block i of a group of rows in pieces of chunk_rows that hold rows of one sequence: its first row. */
+/* A group of rows is cut into chunks of at most chunk_rows, each of one sequence: chunk i's first row. */
 __device__ __forceinline__ int32_t chunk_at(const struct attention &a, int32_t i, int32_t *n_rows)
 {
     for (int32_t s = 0; s < a.n_seqs; s++) {
@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
     if (from >= end)
         return;
     const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
-    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
         sh->lo[i] = 0;
         sh->hi[i] = i < n ? a.pos[t + i / a.group] + 1 : 0;
     }
     __syncthreads();
+    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     split_mma<HD, NT>(sh, keys_of<bf16>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
                       t - a.first_row, head, a.group, split);
 }
@@ -170,11 +170,11 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
     int first = i * TILE_QUERIES, kv_head = blockIdx.y;
     n = min((int)TILE_QUERIES, n - first);
     int64_t head = (int64_t)kv_head * a.group * HD;
-    fetch_queries<HD, TILE_QUERIES>(sh->q, (const bf16 *)a.q + seq.first_row * a.q_stride + head,
-                                    a.q_stride, first, n, a.group, a.wide_q);
     for (int k = threadIdx.x; k < TILE_QUERIES; k += SPLIT_THREADS)
         sh->hi[k] = k < n ? seq.pos + (first + k) / a.group + 1 : 0;
     __syncthreads();
+    fetch_queries<HD, TILE_QUERIES>(sh->q, (const bf16 *)a.q + seq.first_row * a.q_stride + head,
+                                    a.q_stride, first, n, a.group, a.wide_q);
     attention_tiles<HD>(sh, keys_of<bf16>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
                         seq.pos + (first + n - 1) / a.group + 1, a.scale,
                         a.o + seq.first_row * a.o_stride + head, a.o_stride, first, a.group);

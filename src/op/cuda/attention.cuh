@@ -4,8 +4,8 @@
  * A split's result is a maximum, a sum of weights e^(score - maximum), and the sum of values so
  * weighted. Queries and their splits never meet, so neither depends on what else a block works on.
  *
- * Keys are found through a KEYS: k(s) and v(s) give the address of the key and value at position s, wide says
- * that they are 16-byte aligned, has_run(s) that the SPLIT_TILE from s on are k_step and v_step apart. */
+ * Keys are found through a KEYS: k(s) and v(s) give the address of the key and value at position s, wide
+ * says that they are 16-byte aligned, has_run(s) that the SPLIT_TILE from s on are k_step and v_step apart. */
 #ifndef LATHE_OP_CUDA_ATTENTION_CUH
 #define LATHE_OP_CUDA_ATTENTION_CUH
 
@@ -18,7 +18,7 @@ enum {
     SPLIT_QUERIES = 48, /* of a block at most; also a whole row of up to so many heads */
 };
 
-/* Where results go: row r of a group of rows, head h and split i have place (r * heads + h) * n_splits + i. */
+/* Where results go: split i of row r of its group and head h has place (r * heads + h) * n_splits + i. */
 struct split_parts {
     float2 *part;  /* maximum, sum of weights */
     float *part_o; /* [.., hd] */
@@ -130,7 +130,7 @@ __device__ __forceinline__ void split_loop(const struct split_parts &out, const 
 
 /* ---- BF16 queries and keys: some rows and all heads of a kv head, by tensor cores ----------------- */
 
-/* Shared memory of a block. Rows of k, v, q and p are swizzled: their 16-byte piece c lies at c ^ row % 8. */
+/* Shared memory of a block. k, v, q and p are swizzled: 16-byte piece c of a row lies at c ^ row % 8. */
 template <int HD, int NT> struct split_shared {
     bf16 k[SPLIT_TILE * HD], v[SPLIT_TILE * HD], q[NT * 8 * HD];
     bf16 p[3][NT * 8 * SPLIT_TILE]; /* weights [query, key] in three parts: 24 bits */
@@ -221,22 +221,20 @@ __device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t 
     copies_commit();
 }
 
-/* Queries first, first + 1 ... of the rows from q on, `group` heads each, to shared memory: n, then zeros up
- * to N. */
+/* n queries from `first` on, counted through the rows from q on of `group` heads each, to shared memory;
+ * zeros up to N. They arrive with the next group of copies that is committed. */
 template <int HD, int N>
 __device__ __forceinline__ void fetch_queries(bf16 *to, const bf16 *q, int64_t stride, int first,
                                               int n, int group, bool wide)
 {
     for (int i = threadIdx.x; i < N * (HD / 8); i += SPLIT_THREADS) {
-        int at = i / (HD / 8), piece = i % (HD / 8);
-        const bf16 *p = q + (first + at) / group * stride + (first + at) % group * HD + piece * 8;
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if (at < n && wide) {
-            x = *(const uint4 *)p;
-        } else if (at < n) {
-            x = eight(p);
-        }
-        *(uint4 *)(to + swizzled<HD>(at, piece)) = x;
+        int at = i / (HD / 8), piece = i % (HD / 8), query = first + (at < n ? at : 0);
+        const bf16 *p = q + query / group * stride + query % group * HD + piece * 8;
+        bf16 *dst = to + swizzled<HD>(at, piece);
+        if (wide)
+            copy_async(dst, p, at < n);
+        else
+            *(uint4 *)dst = at < n ? eight(p) : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -268,8 +266,8 @@ template <int HD> __device__ __forceinline__ void clear_bad_values(bf16 *v, int3
     }
 }
 
-/* Queries n = 0 .. n_queries - 1 of the block, whose q, lo and hi are in shared memory (q zero, lo = hi = 0
- * behind the last), over positions [from, end). The sums of a tile start at zero and are then added in
+/* Queries n = 0 .. n_queries - 1 of the block, whose lo and hi are in shared memory (0 behind the last), and
+ * q as fetch_queries brings it, over positions [from, end). The sums of a tile start at zero and are then added in
  * F32, lowest parts of the weights first: tensor cores cut off what they add to a larger sum.
  *
  * A value that is not finite would reach queries that do not see it, as 0 times NaN, and infinity in

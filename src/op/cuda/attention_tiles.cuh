@@ -26,9 +26,9 @@ __device__ __forceinline__ uint32_t take_part(float &x, float &y)
     return *(const uint32_t *)&p;
 }
 
-/* n_queries queries of 64, in shared memory with their hi, which see positions below `end` at most, and of
- * which all see those below all_hi. o [query] at o + (first + query) / group * o_stride + (first + query) %
- * group * HD. Sums as in split_mma; SPLIT_THREADS. */
+/* n_queries queries, whose hi are in shared memory, and q as fetch_queries brings it. They see positions below `end` at most, and all of
+ * them see those below all_hi. Query n is number first + n of the rows of o, `group` heads each. Sums, and
+ * what becomes of values that are not finite, as in split_mma. SPLIT_THREADS; HD 64, 128 or 256. */
 template <int HD, typename KEYS>
 __device__ __forceinline__ void
 attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int32_t all_hi,

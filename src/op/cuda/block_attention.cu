@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_loop(struct blo
     }
 }
 
-/* Block i of a group of rows in pieces of chunk_rows that hold rows of one sequence: its first row. */
+/* A group of rows is cut into chunks of at most chunk_rows, each of one sequence: chunk i's first row. */
 __device__ __forceinline__ int32_t chunk_at(const struct block_attention &a, int32_t i,
                                             int32_t *n_rows, struct batch_seq *seq)
 {
@@ -161,7 +161,8 @@ __device__ __forceinline__ int32_t chunk_at(const struct block_attention &a, int
     return 0;
 }
 
-/* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits, z: kv heads. */
+/* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
+ * z: kv heads. Reads each key once for a chunk; bound by latency. */
 template <int HD, int NT>
 __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_mma(struct block_attention a)
 {
@@ -182,13 +183,13 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_mma(struct bloc
     if (from >= end)
         return;
     const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
-    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
         struct sight w = sight_of(a, s, t + (i < n ? i / a.group : 0));
         sh->lo[i] = i < n ? (own ? w.own_lo : w.lo) : 0;
         sh->hi[i] = i < n ? (own ? w.own_hi : w.end) : 0;
     }
     __syncthreads();
+    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     if (own)
         split_mma<HD, NT>(sh, own_of<bf16>(a, s.first_row, kv_head), n, from, end, a.scale, a.parts,
                           t - a.first_row, head, a.group, split);
