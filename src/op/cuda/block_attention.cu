@@ -164,7 +164,7 @@ __device__ __forceinline__ int32_t chunk_at(const struct block_attention &a, int
 /* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
  * z: kv heads. Reads each key once for a chunk; bound by latency. */
 template <int HD, int NT>
-__global__ void __launch_bounds__(SPLIT_THREADS) block_attention_mma(struct block_attention a)
+__global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct block_attention a)
 {
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
