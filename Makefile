@@ -140,9 +140,10 @@ build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 check: $(TESTS) $B/lathe layers build/npm/installed
 	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
-# Speculation against plain decoding on all 500 prompts, every K, one and two threads: hours.
-check-spec: $B/tests/model/test_spec
-	LATHE_FULL=1 $<
+# Speculation against plain decoding on all 500 prompts, every K, one and two threads: an hour with -j2.
+check-spec: $(addprefix check-spec-,ngram mtp dflash2 mtp_ngram dflash2_ngram)
+check-spec-%: $B/tests/model/test_spec
+	LATHE_FULL=1 $< $*_equals_plain
 
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZ_ARG) $(FUZZERS:%=$(FUZZ_B)/tests/fuzz/fuzz_%)

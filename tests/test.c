@@ -49,6 +49,15 @@ static const char *below(const char *root, const char *path)
     return out;
 }
 
+bool test_quick(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    return getenv("LATHE_QUICK") != NULL;
+#endif
+}
+
 const char *test_path(const char *path)
 {
     const char *root = getenv("LATHE_ROOT");

@@ -25,6 +25,10 @@ _Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* Should a long table of cases be shortened? With sanitizers, or where LATHE_QUICK is set, as under an
+ * emulator. */
+bool test_quick(void);
+
 #define TEST(name)                                                                                 \
     static void test_##name(void);                                                                 \
     __attribute__((constructor)) static void test_register_##name(void)                            \

@@ -36,15 +36,6 @@ void op_fail(const char *file, int line, const char *fmt, ...)
     test_fail(file, line, "%s: %s", context, message);
 }
 
-bool op_quick(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return true;
-#else
-    return getenv("LATHE_QUICK") != NULL;
-#endif
-}
-
 static void open_env(struct op_env *e, const struct backend *backend, struct pool *pool,
                      const char *isa, void *workspace)
 {
@@ -149,7 +140,7 @@ struct op_env *op_envs(int *n)
             continue;
         backend_cpu.close(stream);
         for (int t = 0; t < THREADS; t++)
-            if (!op_quick() || t != 1)
+            if (!test_quick() || t != 1)
                 open_env(&env[count++], &backend_cpu, pool[t], isa[i], workspace());
     }
     *n = count;

@@ -21,13 +21,9 @@ struct op_env {
 /* The reference. */
 struct op_env *op_ref(void);
 /* The CPU backend at every instruction set of this processor, best first, with 1, 2 and 3 threads;
- * *n of them; 1 and 3 threads if op_quick. In a build with CUDA, where there is a GPU, that alone.
+ * *n of them; 1 and 3 threads if test_quick. In a build with CUDA, where there is a GPU, that alone.
  * Valid until the program ends. */
 struct op_env *op_envs(int *n);
-/* Should a long table of cases be shortened? With sanitizers, or where LATHE_QUICK is set, as under an
- * emulator. */
-bool op_quick(void);
-
 /* Ends a step; fails the test if the step failed. */
 void op_check_ok(struct op_env *e);
 /* The step failed with this status and a message that contains `text`. */
@@ -130,10 +126,10 @@ struct op_seqs {
     void (*poison_state)(const struct op_seqs *p, const struct tensor *state, int32_t slot);
     const void *arg;
 };
-/* Outputs and state against ref; the same bits of both for every thread count, every phase, sequences
- * alone or side by side, and any cut of them into batches; VERIFY leaves the state alone; inputs
- * unchanged; a NaN in an input reaches no earlier row and no other sequence, one in a slot's state no
- * other slot. Ends with op_done. */
+/* Outputs and state against ref; the same bits of both for every thread count, every phase (on a GPU within
+ * PREFILL, and within the other two), sequences alone or side by side, and any cut of them into batches;
+ * VERIFY leaves the state alone; inputs unchanged; a NaN in an input reaches no earlier row and no other
+ * sequence, one in a slot's state no other slot. Ends with op_done. */
 void op_seqs_check(const struct op_seqs *p, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

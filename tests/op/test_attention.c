@@ -116,7 +116,7 @@ TEST(attention_rows)
               {64, 1}, {60, 7}, {254, 1}, {255, 1}, {256, 1}, {250, 16}, {250, 17}, {600, 3}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof at / sizeof at[0]; j++)
-            if (!op_quick() || (i + j) % 4 == 0)
+            if (!test_quick() || (i + j) % 4 == 0)
                 check(&shapes[i], 1, &at[j].pos, &at[j].n_rows, 2 * (j % 2));
 }
 
@@ -126,7 +126,7 @@ TEST(attention_seqs)
     check(&(struct shape){6, 1, 128, 64, DT_BF16, DT_BF16}, 3, pos, rows, 0);
     check(&(struct shape){6, 1, 128, 64, DT_BF16, DT_BF16}, 3, pos, one, 0);
     check(&(struct shape){4, 2, 64, 64, DT_F32, DT_F32}, 3, pos, rows, 0);
-    if (!op_quick()) /* the 27B's heads */
+    if (!test_quick()) /* the 27B's heads */
         check(&(struct shape){24, 4, 256, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){300},
               (const int32_t[]){3}, 0);
 }
@@ -135,7 +135,7 @@ TEST(attention_seqs)
 TEST(attention_prompt)
 {
     check(&(struct shape){6, 1, 64, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){100},
-          (const int32_t[]){op_quick() ? 101 : 300}, 0);
+          (const int32_t[]){test_quick() ? 101 : 300}, 0);
 }
 
 /* More splits than may be in flight at once (8 MiB of sums): 24 of them for 16 rows of 24 heads. */
@@ -145,7 +145,7 @@ TEST(attention_waves)
     struct op_seqs p;
     int n;
     struct op_env *env = op_envs(&n);
-    if (op_quick())
+    if (test_quick())
         SKIP("a long context takes long under an emulator");
     make(&p, &u, &(struct shape){24, 1, 256, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){6100},
          (const int32_t[]){16}, 0);

@@ -178,7 +178,7 @@ TEST(block_attention_large)
     check((struct shape){24, 2, 32, DT_F32, DT_F32, 64, 64, 64}, 1, pos, first);
     check((struct shape){OP_MAX_GROUP, 1, 8, DT_F32, DT_F32, 64, 64, 3}, 1, pos, first);
     check((struct shape){4, 4, 16, DT_BF16, DT_BF16, 100, 100, 70}, 2, pos, first);
-    if (!op_quick())
+    if (!test_quick())
         check((struct shape){32, 8, 128, DT_BF16, DT_BF16, 2048, 2048, 8}, 1, far, first);
 }
 

@@ -53,7 +53,7 @@ TEST(causal_conv1d_silu_seqs)
         check(n[i], rows[i], 255, 2, 0, DT_BF16, 1);
         check(n[i], rows[i], 19, 8, 0, DT_F32, 1);
     }
-    if (!op_quick())
+    if (!test_quick())
         check(1, (const int32_t[]){33}, 10240, 4, 0, DT_BF16, 1);
     check(3, (const int32_t[]){5, 1, 3}, 64, 4, 0, DT_F32, 1e30);
     check(3, (const int32_t[]){5, 1, 3}, 64, 4, 0, DT_BF16, 1e-30);

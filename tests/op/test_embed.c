@@ -28,7 +28,7 @@ TEST(embed_every_format)
     for (int f = 0; f < WF_COUNT; f++)
         for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++)
             for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++)
-                if (hidden[i] * rows[j] <= (op_quick() ? 4000 : 40000))
+                if (hidden[i] * rows[j] <= (test_quick() ? 4000 : 40000))
                     check((enum weight_format_id)f, rows[j], hidden[i], j % 2 ? DT_F32 : DT_BF16);
     for (int f = 0; f < WF_COUNT; f++)
         if (f != WF_NVFP4) /* of which a row is whole blocks of 16 */

@@ -55,11 +55,11 @@ TEST(gated_delta_rule_seqs)
     static const int n[] = {1, 1, 1, 1, 1, 1, 3, 3};
     for (size_t h = 0; h < sizeof heads / sizeof heads[0]; h++)
         for (int i = 0; i < 8; i++) {
-            if (h == 0 && i > (op_quick() ? 0 : 3) && i < 7)
+            if (h == 0 && i > (test_quick() ? 0 : 3) && i < 7)
                 continue;
             check(&heads[h], n[i], rows[i], 3 * (i % 2), i % 2 ? DT_F32 : DT_BF16);
         }
-    if (!op_quick())
+    if (!test_quick())
         check(&(struct gdn_heads){16, 48, 128, 128}, 1, (const int32_t[]){2}, 0, DT_BF16);
     check(&(struct gdn_heads){1, 1, 128, 128}, 1, (const int32_t[]){64}, 0, DT_BF16);
 }
@@ -126,7 +126,7 @@ TEST(B77_state_range)
         struct tensor S = op_tensor(DT_F32, 1, 4, 0);
         for (int c = 0; c < 4; c++)
             op_put(&S, 0, c, c % 2 ? -60000 : 60000);
-        for (int32_t step = 0; step < (op_quick() ? 8192 : 262144); step += 512) {
+        for (int32_t step = 0; step < (test_quick() ? 8192 : 262144); step += 512) {
             op_batch_begin(&b, PHASE_PREFILL);
             op_batch_add(&b, 0, step, 512);
             op_gated_delta_rule(&e->exec, o, in, g, beta, tensor_4d(S.data, DT_F32, 1, 1, 2, 2), &h,

@@ -50,7 +50,7 @@ static void check(enum weight_format_id fa, enum weight_format_id fb, enum dtype
 TEST(bf16)
 {
     static const int64_t rows[] = {1, 2, 7, 8, 9, 64};
-    for (int i = 0; i < (op_quick() ? 3 : 6); i++) {
+    for (int i = 0; i < (test_quick() ? 3 : 6); i++) {
         check(WF_BF16, WF_BF16, DT_BF16, rows[i], 48, 5120, 3);
         check(WF_BF16, WF_BF16, DT_F32, rows[i], 6, 320, 3);
         check(WF_BF16, WF_BF16, DT_BF16, rows[i], 6, 320, 30);

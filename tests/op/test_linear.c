@@ -173,7 +173,7 @@ static void check_format(enum weight_format_id format)
 {
     int n = (int)(sizeof shapes / sizeof shapes[0]);
     for (int i = 0; i < n; i++) {
-        if (op_quick() && i % 3 != (int)format % 3)
+        if (test_quick() && i % 3 != (int)format % 3)
             continue;
         int64_t T = shapes[i].T, rows = shapes[i].rows, cols = shapes[i].cols;
         check(format, DT_BF16, DT_BF16, i % 2 == 0, T, rows, cols);
@@ -231,7 +231,7 @@ TEST(any_number_of_rows)
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {5};
     for (int f = 0; f < WF_COUNT; f++)
-        for (int k = 0; k < (op_quick() ? 1 : 4); k++) {
+        for (int k = 0; k < (test_quick() ? 1 : 4); k++) {
             enum dtype act = k / 2 ? DT_F32 : DT_BF16;
             struct random_weight x = random_weight((enum weight_format_id)f, rows[k % 2],
                                                    cols[k % 2], DT_F32, k % 2 ? 64 : 2, &r);

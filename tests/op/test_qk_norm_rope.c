@@ -80,7 +80,7 @@ TEST(qk_norm_rope_rows)
     static const int32_t rows[] = {1, 2, 7, 64};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < 4; j++) {
-            if (shapes[i].heads * shapes[i].head_dim * rows[j] > (op_quick() ? 8000 : 50000))
+            if (shapes[i].heads * shapes[i].head_dim * rows[j] > (test_quick() ? 8000 : 50000))
                 continue;
             check(&shapes[i], rows[j], 0);
             check(&shapes[i], rows[j], 262000); /* near the end of the longest plain context */

@@ -27,7 +27,7 @@ TEST(rmsnorm_rows)
     static const int64_t widths[] = {1, 3, 63, 65, 128, 320, 5120}, rows[] = {1, 2, 7, 64};
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
         for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++) {
-            if (op_quick() && widths[i] * rows[j] > 10000)
+            if (test_quick() && widths[i] * rows[j] > 10000)
                 continue;
             check(rows[j], widths[i], 0, DT_BF16, 1);
             check(rows[j], widths[i], 5, DT_F32, 1);

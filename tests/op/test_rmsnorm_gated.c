@@ -30,7 +30,7 @@ TEST(rmsnorm_gated_rows)
         check(rows[j], 6, 128, 0, DT_BF16, 1);
         check(rows[j], 3, 33, 2, DT_F32, 1);
     }
-    if (!op_quick())
+    if (!test_quick())
         check(7, 48, 128, 0, DT_BF16, 1);
     check(3, 2, 1, 0, DT_F32, 1);
 }

@@ -28,7 +28,7 @@ TEST(silu_mul_rows)
                          rows[] = {1, 2, 7, 64};
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
         for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++) {
-            if (widths[i] * rows[j] > (op_quick() ? 8000 : 130000))
+            if (widths[i] * rows[j] > (test_quick() ? 8000 : 130000))
                 continue;
             check(rows[j], widths[i], 0, DT_BF16, 2, 0);
             check(rows[j], widths[i], 3, DT_F32, 2, 1);

@@ -83,7 +83,7 @@ TEST(top_k_ranges)
     check(2, 200, 16, 3, some, 4);
     check(2, 200, 160, 0, some, 4);
     check(2, 200, 5, 0, some, 1);
-    if (!op_quick()) {
+    if (!test_quick()) {
         static const int32_t vocabulary[][2] = {{0, 248077}};
         check(2, 248320, 16, 0, vocabulary, 1);
     }
@@ -97,7 +97,7 @@ TEST(top_k_of_many)
     static const int64_t ks[] = {1, 2, 31, 255, 256, 257};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
         check(1, N, ks[i], 0, all, 1);
-        if (op_quick())
+        if (test_quick())
             continue;
         check(2, N, ks[i], 1, most, 2);
         check(1, N, ks[i], 300, most, 2);
