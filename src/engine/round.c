@@ -279,11 +279,9 @@ bool decode_round(struct lathe_engine *e)
     if (n_rows == 0)
         return false;
     double drafted = clock_ms();
-    for (int32_t i = 0; i < n_rows; i++)
-        step->row[i] = i;
     lathe_status st = step_run(step, &err);
     if (!st)
-        st = step_logits(step, step->row, n_rows, &err);
+        st = step_logits(step, NULL, n_rows, &err);
     if (st) {
         fail_batch(e, &err);
         return true;

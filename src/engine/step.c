@@ -236,7 +236,7 @@ lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_er
 {
     struct tensor head = tensor_rows(s->head, 0, n);
     exec_begin(&s->x);
-    forward_logits(&s->x, s->o.model, head, s->hidden, row);
+    forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
     (void)exec_fetch(&s->x, &head, s->logits.data);
     return exec_end(&s->x, err);
 }

@@ -62,7 +62,7 @@ lathe_status step_run(struct step *s, lathe_error *err);
 /* Commits the first n_rows rows of each sequence listed, of the verify batch that was run last. */
 lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
                          lathe_error *err);
-/* Logits of n <= logits.dim[0] rows of s->hidden into the first n rows of s->logits. */
+/* Logits of n <= logits.dim[0] rows of s->hidden (row NULL: the first ones) into the first n rows of s->logits. */
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err);
 
 #endif

@@ -162,6 +162,8 @@ struct backend {
     lathe_status (*copy_out)(void *stream, void *dst, const void *src, size_t bytes,
                              lathe_error *err);
     lathe_status (*wait)(void *stream, lathe_error *err);
+    /* The device's own stream, for clocks; NULL on the host. */
+    void *(*native)(void *stream);
     /* May this backend multiply by a weight of this format with these activations? */
     bool (*has_linear)(enum weight_format_id format, enum dtype act);
 

@@ -1,5 +1,7 @@
 #include "device.h"
 
+#include "test.h"
+
 #ifdef LATHE_CUDA
 
 #define X(name)                                                                                    \
@@ -54,3 +56,24 @@ const struct backend *test_backend(void)
 }
 
 #endif
+
+void *device_alloc(size_t bytes)
+{
+    void *p;
+    lathe_error err;
+    CHECK_OK(test_backend()->alloc_host(NULL, &p, bytes, &err), &err);
+    return p;
+}
+
+void device_free(void *p)
+{
+    test_backend()->free_host(NULL, p);
+}
+
+struct tensor device_copy(const float *p, int64_t rows, int64_t cols)
+{
+    size_t bytes = (size_t)(rows * cols) * sizeof *p;
+    float *copy = device_alloc(bytes);
+    memcpy(copy, p, bytes);
+    return tensor_2d(copy, DT_F32, rows, cols);
+}

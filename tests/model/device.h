@@ -8,4 +8,10 @@
  * it too, and every operator complete when it returns. */
 const struct backend *test_backend(void);
 
+/* Memory that it can use. */
+void *device_alloc(size_t bytes);
+void device_free(void *p);
+/* A matrix there with these values; device_free takes its data. */
+struct tensor device_copy(const float *p, int64_t rows, int64_t cols);
+
 #endif

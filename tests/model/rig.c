@@ -1,7 +1,7 @@
 #include "rig.h"
 
-#include "test.h"
 #include "device.h"
+#include "test.h"
 
 void rig_open(struct rig *r, const struct rig_options *o)
 {

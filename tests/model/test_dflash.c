@@ -1,5 +1,6 @@
 /* All kinds of block drafters on small random checkpoints, against the oracle in double and on rows made by
  * hand. */
+#include "device.h"
 #include "dflash_oracle.h"
 #include "draft_rig.h"
 #include "test.h"
@@ -118,8 +119,11 @@ static void check(const struct drafter_spec *s, int32_t frontier)
     make_features(f, d, frontier, 5);
     double *embed = doubles(&r.rig.model.embed_tokens), *head = doubles(&r.rig.model.lm_head);
     oracle_run(&want, s, &file, d, frontier, anchor, embed, head);
-    if (frontier)
-        draft_rig_feed(&r, 0, tensor_2d(f, DT_F32, frontier, TAPS * H));
+    if (frontier) {
+        struct tensor feature = device_copy(f, frontier, TAPS * H);
+        draft_rig_feed(&r, 0, feature);
+        device_free(feature.data);
+    }
     seen.n_confidence = 0;
     r.d->x.tap = watch;
     r.d->x.tap_ctx = &seen;
@@ -197,7 +201,9 @@ static int32_t run_made(const struct drafter_spec *s, struct seen *seen, int32_t
     drafter_tensors(&file, s);
     draft_rig_make(&r, s, &file, &o);
     make_features(f, NULL, 40, 6);
-    draft_rig_feed(&r, 0, tensor_2d(f, DT_F32, 40, TAPS * H));
+    struct tensor feature = device_copy(f, 40, TAPS * H);
+    draft_rig_feed(&r, 0, feature);
+    device_free(feature.data);
     r.d->x.tap = watch;
     r.d->x.tap_ctx = seen;
     int32_t n = draft_rig_propose(&r, 0, 9, SPEC_MAX_DRAFT, drafts);
@@ -304,8 +310,10 @@ static struct draft_request hand_walk(struct hand *t, struct sampler *sampler, i
     lathe_error err;
     struct draft_request q = {.anchor = 1, .most = most, .sampler = sampler, .law = law};
     exec_begin(&t->r.d->x);
-    dflash_walk(&t->r.d->x, t->r.d, tensor_2d(t->h, DT_F32, 8, H), &q, 1, most);
+    struct tensor h = device_copy(t->h, 8, H);
+    dflash_walk(&t->r.d->x, t->r.d, h, &q, 1, most);
     CHECK_OK(exec_end(&t->r.d->x, &err), &err);
+    device_free(h.data);
     return q;
 }
 

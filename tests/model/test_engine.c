@@ -563,7 +563,9 @@ TEST(nan_ends_one_request)
         for (int32_t s = 0; s < 2; s++)
             if (e->slots[s].n_committed > 0) {
                 struct tensor S = recurrent_S(&e->state.recurrent, 2);
-                ((float *)tensor_at(&S, s))[5] = variant ? INFINITY : NAN;
+                float poison = variant ? INFINITY : NAN;
+                e->backend->copy_in(e->stream, (float *)tensor_at(&S, s) + 5, &poison,
+                                    sizeof poison);
             }
         ask(e, &o, &a);
         CHECK_INT(a.last.finish, LATHE_FINISH_ERROR);

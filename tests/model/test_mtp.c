@@ -1,5 +1,6 @@
 /* The head's schedule and the drafter on it: against the reference's vectors, over every way of cutting a
  * sequence, and at the edges. */
+#include "device.h"
 #include "drafter_bench.h"
 #include "test.h"
 
@@ -28,9 +29,9 @@ static void chain(struct bench *b, const int32_t *seq, int32_t n, float *logits)
     int32_t *slot = calloc((size_t)rows, sizeof *slot), *pos = calloc((size_t)rows, sizeof *pos);
     int32_t(*rope_pos)[3] = calloc((size_t)rows, sizeof *rope_pos);
     size_t bytes = (size_t)rows * (size_t)d->hidden * sizeof(float), room = (size_t)1 << 28;
-    struct tensor s = tensor_2d(malloc(bytes), DT_F32, rows, d->hidden);
-    struct tensor h = tensor_2d(malloc(bytes), DT_F32, rows, d->hidden);
-    void *workspace = aligned_alloc(64, room);
+    struct tensor s = tensor_2d(device_alloc(bytes), DT_F32, rows, d->hidden);
+    struct tensor h = tensor_2d(device_alloc(bytes), DT_F32, rows, d->hidden);
+    void *workspace = device_alloc(room);
     for (int32_t i = 0; i < rows; i++) {
         pos[i] = i;
         for (int axis = 0; axis < 3; axis++)
@@ -60,15 +61,15 @@ static void chain(struct bench *b, const int32_t *seq, int32_t n, float *logits)
         exec_begin(&x);
         mtp_step(&x, &r->model, &batch, &pages, &r->state.rope, tensor_rows(h, 0, T),
                  tensor_rows(s, 0, T));
-        forward_logits(&x, &r->model,
-                       tensor_2d(logits + (int64_t)i * d->vocab, DT_F32, 1, d->vocab),
-                       tensor_rows(s, 0, T), &last);
+        struct tensor row = exec_tmp(&x, DT_F32, 1, d->vocab);
+        forward_logits(&x, &r->model, row, tensor_rows(s, 0, T), &last);
         CHECK_OK(exec_end(&x, &err), &err);
+        memcpy(logits + (int64_t)i * d->vocab, row.data, (size_t)d->vocab * sizeof *logits);
         next = argmax(logits + (int64_t)i * d->vocab, d->vocab);
     }
-    free(workspace);
-    free(s.data);
-    free(h.data);
+    device_free(workspace);
+    device_free(s.data);
+    device_free(h.data);
     free(slot);
     free(pos);
     free(rope_pos);
@@ -146,7 +147,7 @@ static void one_row(struct bench *b, int32_t token, const float *hidden, float *
     struct kv_cache kv;
     struct kv_shape shape = {1, d->n_kv_heads, d->head_dim, DT_F32, 1, 64};
     size_t room = (size_t)1 << 24;
-    void *workspace = aligned_alloc(64, room);
+    void *workspace = device_alloc(room);
     int32_t slot = 0, pos = 0, rope_pos[1][3] = {{0}};
     struct batch_seq q = {0, 0, 1, 0};
     struct batch batch = {.phase = PHASE_DECODE,
@@ -157,20 +158,22 @@ static void one_row(struct bench *b, int32_t token, const float *hidden, float *
                           .pos = &pos,
                           .rope_pos = (const int32_t(*)[3])rope_pos,
                           .seq = &q};
-    float *h = malloc((size_t)d->hidden * sizeof *h);
-    memcpy(h, hidden, (size_t)d->hidden * sizeof *h);
+    struct tensor h = device_copy(hidden, 1, d->hidden);
+    struct tensor out =
+        tensor_2d(device_alloc((size_t)d->hidden * sizeof *s), DT_F32, 1, d->hidden);
     CHECK_OK(kv_cache_open(&kv, &shape, r->backend, r->stream, &err), &err);
     CHECK_OK(kv_cache_reserve(&kv, 0, 1, &err), &err);
     struct kv_pages pages = kv_cache_layer(&kv, 0);
     struct exec x;
     exec_init(&x, r->backend, r->stream, workspace, room);
     exec_begin(&x);
-    mtp_step(&x, &r->model, &batch, &pages, &r->state.rope, tensor_2d(h, DT_F32, 1, d->hidden),
-             tensor_2d(s, DT_F32, 1, d->hidden));
+    mtp_step(&x, &r->model, &batch, &pages, &r->state.rope, h, out);
     CHECK_OK(exec_end(&x, &err), &err);
+    memcpy(s, out.data, (size_t)d->hidden * sizeof *s);
     kv_cache_close(&kv);
-    free(h);
-    free(workspace);
+    device_free(h.data);
+    device_free(out.data);
+    device_free(workspace);
 }
 
 /* With fc = [1 | 0] the head hears the token only, with [0 | 1] the hidden state only. */

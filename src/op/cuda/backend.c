@@ -288,6 +288,11 @@ lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch
     return LATHE_OK;
 }
 
+static void *native(void *stream)
+{
+    return cuda_of(stream)->stream;
+}
+
 static bool has_linear(enum weight_format_id format, enum dtype act)
 {
     return (unsigned)format < WF_COUNT && (act == DT_BF16 || act == DT_F32);
@@ -307,6 +312,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .copy_in = cuda_copy_in,
                                      .copy_out = cuda_copy_out,
                                      .wait = cuda_wait,
+    .native = native,
                                      .has_linear = has_linear,
                                      .linear_scratch = cuda_linear_scratch,
                                      .gdn_gates_scratch = cuda_gdn_gates_scratch,
