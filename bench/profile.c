@@ -1,0 +1,215 @@
+/* Where a step's time goes on the GPU: each operator of one pass over a model, by its own clock.
+ *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill] */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench.h"
+#include "engine/engine.h"
+#include "model/place.h"
+
+enum { MAX_CALLS = 8192, MAX_LINES = 256 };
+
+static struct call {
+    cudaEvent_t begin, end;
+    char name[64];
+} call[MAX_CALLS];
+static int n_calls;
+static cudaStream_t
+    raw; /* the legacy stream's events would wait for all: the backend's own is asked for */
+
+static void note(const char *name, const struct tensor *out, const struct weight *w)
+{
+    struct call *c = &call[n_calls];
+    if (w)
+        (void)snprintf(c->name, sizeof c->name, "%s %s [%lld, %lld]", name,
+                       weight_formats[w->format].name, (long long)w->rows, (long long)w->cols);
+    else
+        (void)snprintf(c->name, sizeof c->name, "%s [%lld]", name, (long long)tensor_row(out));
+}
+
+#define TIMED(op, out, weight)                                                                     \
+    static lathe_status timed_##op(void *stream, const struct op##_args *a, lathe_error *err)      \
+    {                                                                                              \
+        note(#op, &(out), weight);                                                                 \
+        (void)cudaEventRecord(call[n_calls].begin, raw);                                           \
+        lathe_status st = backend_cuda.op(stream, a, err);                                         \
+        (void)cudaEventRecord(call[n_calls].end, raw);                                             \
+        if (n_calls + 1 < MAX_CALLS)                                                               \
+            n_calls++;                                                                             \
+        return st;                                                                                 \
+    }
+TIMED(embed, a->y, a->table)
+TIMED(rmsnorm, a->y, NULL)
+TIMED(linear, a->y, a->w)
+TIMED(silu_mul, a->y, NULL)
+TIMED(qk_norm_rope, a->q, NULL)
+TIMED(kv_append, a->k, NULL)
+TIMED(attention, a->q, NULL)
+TIMED(attention_gate, a->y, NULL)
+TIMED(gdn_gates, a->g, NULL)
+TIMED(causal_conv1d_silu, a->y, NULL)
+TIMED(gated_delta_rule, a->o, NULL)
+TIMED(rmsnorm_gated, a->y, NULL)
+TIMED(gather_rows, a->y, NULL)
+
+struct line {
+    char name[64];
+    double ms;
+    int n;
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    return x->ms < y->ms ? 1 : -1;
+}
+
+static void print_lines(int repeats)
+{
+    static struct line line[MAX_LINES];
+    int n = 0;
+    double total = 0;
+    for (int i = 0; i < n_calls; i++) {
+        float ms = 0;
+        (void)cudaEventElapsedTime(&ms, call[i].begin, call[i].end);
+        int k = 0;
+        while (k < n && strcmp(line[k].name, call[i].name) != 0)
+            k++;
+        if (k == n && n < MAX_LINES) {
+            line[n] = (struct line){0};
+            memcpy(line[n++].name, call[i].name, sizeof line[0].name);
+        }
+        line[k].ms += (double)ms;
+        line[k].n++;
+        total += (double)ms;
+    }
+    qsort(line, (size_t)n, sizeof *line, by_time);
+    for (int k = 0; k < n; k++)
+        printf("  %-44s %4d calls %8.1f us each %8.3f ms\n", line[k].name, line[k].n / repeats,
+               1e3 * line[k].ms / line[k].n, line[k].ms / repeats);
+    printf("  %-44s %34.3f ms\n", "sum", total / repeats);
+}
+
+struct opened {
+    struct model model;
+    struct placer placer;
+    struct state state;
+    struct step step;
+    void *stream;
+};
+
+static void must(lathe_status st, const lathe_error *err)
+{
+    if (st) {
+        fprintf(stderr, "profile: %s\n", err->message);
+        exit(1);
+    }
+}
+
+static void add_rows(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
+{
+    static int32_t token[65536];
+    for (int32_t i = 0; i < rows; i++)
+        token[i] = 17 + (i * 131) % 4000;
+    step_begin(&o->step, phase);
+    step_add(&o->step, 0, pos, token, rows);
+}
+
+static void run(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
+{
+    lathe_error err;
+    add_rows(o, phase, pos, rows);
+    must(step_run(&o->step, &err), &err);
+    if (phase != PHASE_PREFILL)
+        must(step_logits(&o->step, NULL, rows, &err), &err);
+}
+
+static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
+{
+    enum { REPEATS = 5, TIMES = 30 };
+    lathe_error err;
+    struct backend timed = backend_cuda;
+#define USE(op) timed.op = timed_##op
+    USE(embed), USE(rmsnorm), USE(linear), USE(silu_mul), USE(qk_norm_rope), USE(kv_append);
+    USE(attention), USE(attention_gate), USE(gdn_gates), USE(causal_conv1d_silu);
+    USE(gated_delta_rule), USE(rmsnorm_gated), USE(gather_rows);
+    int times = phase == PHASE_PREFILL ? 3 : TIMES;
+    for (int i = 0; i < 3; i++)
+        run(o, phase, pos, rows);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    double began = clock_ms();
+    for (int i = 0; i < times; i++)
+        run(o, phase, pos, rows);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    double wall = (clock_ms() - began) / times;
+    n_calls = 0;
+    o->step.x.backend = &timed;
+    for (int i = 0; i < REPEATS; i++)
+        run(o, phase, pos, rows);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    o->step.x.backend = &backend_cuda;
+    printf("%d rows at %d: %.3f ms a pass\n", rows, pos, wall);
+    print_lines(REPEATS);
+}
+
+static int numbers(const char *s, int32_t *out, int most)
+{
+    int n = 0;
+    for (char *end; *s && n < most; s = *end ? end + 1 : end)
+        out[n++] = (int32_t)strtol(s, &end, 10);
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify";
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "-m") == 0)
+            dir = argv[i + 1];
+        else if (strcmp(argv[i], "--rows") == 0)
+            rows = argv[i + 1];
+        else if (strcmp(argv[i], "--ctx") == 0)
+            ctx = argv[i + 1];
+        else if (strcmp(argv[i], "--phase") == 0)
+            phase = argv[i + 1];
+    }
+    static struct opened o;
+    lathe_error err;
+    int32_t T[16], at[16], most = 16, last = 0;
+    int n_T = numbers(rows, T, 16), n_at = numbers(ctx, at, 16);
+    for (int i = 0; i < n_T; i++)
+        most = T[i] > most ? T[i] : most;
+    for (int i = 0; i < n_at; i++)
+        last = at[i] > last ? at[i] : last;
+    enum phase p = strcmp(phase, "decode") == 0    ? PHASE_DECODE
+                   : strcmp(phase, "prefill") == 0 ? PHASE_PREFILL
+                                                   : PHASE_VERIFY;
+    must(model_open(&o.model, dir, &err), &err);
+    must(backend_cuda.open(&o.stream, NULL, NULL, &err), &err);
+    raw = backend_cuda.native(o.stream);
+    must(placer_open(&o.placer, &backend_cuda, o.stream, model_place, &o.model, &err), &err);
+    struct state_options so = {.act = DT_BF16,
+                               .kv = DT_BF16,
+                               .n_slots = 1 + STEP_SHADOW_SLOTS,
+                               .n_ctx = last + most + 64,
+                               .n_verify = 16};
+    must(state_open(&o.state, &o.model.dims, &so, &backend_cuda, o.stream, &err), &err);
+    struct step_options to = {.model = &o.model,
+                              .state = &o.state,
+                              .backend = &backend_cuda,
+                              .stream = o.stream,
+                              .max_rows = most,
+                              .max_seqs = 1};
+    must(step_open(&o.step, &to, &err), &err);
+    for (int i = 0; i < MAX_CALLS; i++) {
+        (void)cudaEventCreate(&call[i].begin);
+        (void)cudaEventCreate(&call[i].end);
+    }
+    for (int i = 0; i < n_at; i++)
+        for (int k = 0; k < n_T; k++)
+            profile(&o, p, at[i], T[k]);
+    return 0;
+}
