@@ -52,7 +52,8 @@ static void player_open(struct player *p, const char *dir, const char *draft_dir
         p->ops->info(p->drafter, &p->info);
         if (turn == 1)
             break;
-        memcpy(tap, p->info.tap, (size_t)p->info.n_taps * sizeof *tap);
+        if (p->info.n_taps)
+            memcpy(tap, p->info.tap, (size_t)p->info.n_taps * sizeof *tap);
         taps = (struct drafter_info){.tap = tap, .n_taps = p->info.n_taps};
         p->ops->close(p->drafter);
         rig_close(&p->rig);

@@ -127,7 +127,9 @@ struct op_env *op_envs(int *n)
         struct op_env *e = &env[count++];
         *e = (struct op_env){.backend = &backend_cuda, .stream = gpu(), .n_threads = 1};
         e->isa = backend_cuda.isa(e->stream);
-        exec_init(&e->exec, e->backend, e->stream, workspace(), WORKSPACE);
+        void *memory;
+        CHECK_OK(e->backend->alloc(e->stream, &memory, WORKSPACE, &err), &err);
+        exec_init(&e->exec, e->backend, e->stream, memory, WORKSPACE);
         snprintf(e->name, sizeof e->name, "cuda %s", e->isa);
         /* The processor's kernels have their own run, without a GPU. */
         *n = count;

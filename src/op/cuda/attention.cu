@@ -299,7 +299,7 @@ static void launch_prompts(cudaStream_t stream, const struct batch *b, const str
 }
 
 /* The sums of all splits of a group of rows. */
-static void launch_splits(struct cuda *c, const struct attention_args *a, struct attention *v,
+static void launch_splits(struct gpu *c, const struct attention_args *a, struct attention *v,
                           int32_t splits)
 {
     int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
@@ -326,7 +326,7 @@ static void launch_splits(struct cuda *c, const struct attention_args *a, struct
 extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
                                        lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
     struct attention v = {};
     size_t need;

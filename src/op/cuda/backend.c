@@ -34,7 +34,7 @@ static bool is_built_for(int sm)
     return false;
 }
 
-static lathe_status find_device(struct cuda *c, lathe_error *err)
+static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
     struct cudaDeviceProp p;
@@ -56,6 +56,7 @@ static lathe_status find_device(struct cuda *c, lathe_error *err)
         return device_error(e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
+    c->shared_bytes = p.sharedMemPerBlockOptin;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
     if (!is_built_for(c->sm))
         return fail(err, LATHE_E_DEVICE,
@@ -66,7 +67,7 @@ static lathe_status find_device(struct cuda *c, lathe_error *err)
 
 static void close_stream(void *stream)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     if (c->stream)
         (void)cudaStreamDestroy(c->stream);
     (void)cudaFree(c->ring);
@@ -78,7 +79,7 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
 {
     (void)pool;
     *stream = NULL;
-    struct cuda *c = calloc(1, sizeof *c);
+    struct gpu *c = calloc(1, sizeof *c);
     if (!c)
         return fail_memory(err, sizeof *c);
     lathe_status st = find_device(c, err);
@@ -105,17 +106,17 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
 
 static const char *isa_of(const void *stream)
 {
-    const struct cuda *c = stream;
+    const struct gpu *c = stream;
     return c->name;
 }
 
-static void note(struct cuda *c, cudaError_t e)
+static void note(struct gpu *c, cudaError_t e)
 {
     if (e && !c->failed)
         c->failed = e;
 }
 
-lathe_status cuda_launched(struct cuda *c, lathe_error *err)
+lathe_status cuda_launched(struct gpu *c, lathe_error *err)
 {
     cudaError_t e = c->failed ? c->failed : cudaGetLastError();
     c->failed = cudaSuccess;
@@ -126,7 +127,7 @@ lathe_status cuda_launched(struct cuda *c, lathe_error *err)
 
 static lathe_status cuda_alloc(void *stream, void **p, size_t bytes, lathe_error *err)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     *p = NULL;
     cudaError_t e = cudaMalloc(p, bytes ? bytes : 1);
     if (e) {
@@ -170,19 +171,19 @@ static void cuda_free_host(void *stream, void *p)
 
 static void cuda_zero(void *stream, void *p, size_t bytes)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     note(c, cudaMemsetAsync(p, 0, bytes, c->stream));
 }
 
 static void cuda_copy(void *stream, void *dst, const void *src, size_t bytes)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, c->stream));
 }
 
 static void cuda_copy_in(void *stream, void *dst, const void *src, size_t bytes)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream));
     /* A copy from pinned memory reads it later. */
     note(c, cudaStreamSynchronize(c->stream));
@@ -190,7 +191,7 @@ static void cuda_copy_in(void *stream, void *dst, const void *src, size_t bytes)
 
 static lathe_status cuda_wait(void *stream, lathe_error *err)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     note(c, cudaStreamSynchronize(c->stream));
     return cuda_launched(c, err);
 }
@@ -198,12 +199,12 @@ static lathe_status cuda_wait(void *stream, lathe_error *err)
 static lathe_status cuda_copy_out(void *stream, void *dst, const void *src, size_t bytes,
                                   lathe_error *err)
 {
-    struct cuda *c = stream;
+    struct gpu *c = stream;
     note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream));
     return cuda_wait(stream, err);
 }
 
-const void *cuda_upload(struct cuda *c, const void *p, size_t bytes)
+const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
 {
     size_t whole = (bytes + 255) & ~(size_t)255;
     if (bytes > CUDA_MAX_UPLOAD) {
@@ -236,7 +237,7 @@ static size_t pack(unsigned char *to, size_t *used, const void *p, size_t bytes)
 }
 
 /* The arrays are packed and, if they are not what the device has, sent. */
-lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch *out,
+lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch *out,
                         lathe_error *err)
 {
     static const size_t none = SIZE_MAX;
@@ -312,7 +313,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .copy_in = cuda_copy_in,
                                      .copy_out = cuda_copy_out,
                                      .wait = cuda_wait,
-    .native = native,
+                                     .native = native,
                                      .has_linear = has_linear,
                                      .linear_scratch = cuda_linear_scratch,
                                      .gdn_gates_scratch = cuda_gdn_gates_scratch,

@@ -289,7 +289,7 @@ static bool has_mma(const struct block_attention_args *a)
 }
 
 /* The sums of all splits of a group of rows. */
-static void launch_splits(struct cuda *c, const struct block_attention_args *a,
+static void launch_splits(struct gpu *c, const struct block_attention_args *a,
                           struct block_attention *v)
 {
     int32_t longest = 1, chunks = 0;
@@ -320,7 +320,7 @@ static void launch_splits(struct cuda *c, const struct block_attention_args *a,
 extern "C" lathe_status cuda_block_attention(void *stream, const struct block_attention_args *a,
                                              lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
     struct block_attention v = {};
     struct plan p = plan_of(a);

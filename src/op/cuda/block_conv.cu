@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS) block_conv_row(struct block_co
 extern "C" lathe_status cuda_block_conv(void *stream, const struct block_conv_args *a,
                                         lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int32_t taps = (int32_t)a->base.dim[0], groups = (int32_t)(a->delta.dim[1] / taps);
     int64_t n = a->y.dim[1];
     int per_row = cuda_blocks(n, THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;

@@ -237,7 +237,7 @@ template <typename T> static void launch(cudaStream_t stream, const struct conv 
 extern "C" lathe_status
 cuda_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a, lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
     lathe_status st = cuda_batch(c, a->b, &b, err);
     if (st)
@@ -268,7 +268,7 @@ cuda_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a, l
 extern "C" lathe_status cuda_conv_fold(void *stream, const struct conv_fold_args *a,
                                        lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     if (a->n_seqs == 0)
         return LATHE_OK;
     struct conv v = {};

@@ -6,12 +6,14 @@
 
 #include "op/backend.h"
 
-struct cuda {
+struct gpu {
     int device;
-    int sm;        /* 90 for compute capability 9.0 */
-    int n_sms;     /* multiprocessors */
-    char name[16]; /* "sm_90" */
+    int sm;              /* 90 for compute capability 9.0 */
+    int n_sms;           /* multiprocessors */
+    char name[16];       /* "sm_90" */
+    size_t shared_bytes; /* a block may have */
     cudaStream_t stream;
+    uint32_t *arrived;  /* [CUDA_COUNTERS] zero between operators */
     cudaError_t failed; /* of a call that had no status to return */
 
     /* Small arrays of the host travel to the device through a ring. A place is taken again only after its
@@ -27,17 +29,17 @@ struct cuda {
 
 enum { CUDA_RING = 32 << 20, CUDA_MAX_UPLOAD = 4 << 20 };
 
-static inline struct cuda *cuda_of(void *stream)
+static inline struct gpu *cuda_of(void *stream)
 {
-    return (struct cuda *)stream;
+    return (struct gpu *)stream;
 }
 
 /* LATHE_E_DEVICE if the launch before it, or an earlier call, failed. */
-lathe_status cuda_launched(struct cuda *c, lathe_error *err);
+lathe_status cuda_launched(struct gpu *c, lathe_error *err);
 
 /* A device copy of a small array of the host, valid for the operators launched in this call. NULL after a
  * failure, which cuda_launched reports. */
-const void *cuda_upload(struct cuda *c, const void *p, size_t bytes);
+const void *cuda_upload(struct gpu *c, const void *p, size_t bytes);
 
 /* A batch whose arrays the device can read. */
 struct cuda_batch {
@@ -48,7 +50,7 @@ struct cuda_batch {
     const struct batch_seq *seq;       /* [n_seqs] */
     const int32_t *seq_of;             /* [n_rows]: index into seq */
 };
-lathe_status cuda_batch(struct cuda *c, const struct batch *b, struct cuda_batch *out,
+lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch *out,
                         lathe_error *err);
 
 /* One function per operator, the entries of backend_cuda. */

@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <weight_format_id F, typename T>
-static void launch(struct cuda *c, const struct embed_args *a, const int32_t *token)
+static void launch(struct gpu *c, const struct embed_args *a, const int32_t *token)
 {
     struct device_weight w = device_weight_of(a->table);
     int per_row = cuda_blocks(w.cols, THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
@@ -35,7 +35,7 @@ static void launch(struct cuda *c, const struct embed_args *a, const int32_t *to
 
 extern "C" lathe_status cuda_embed(void *stream, const struct embed_args *a, lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     const int32_t *token =
         (const int32_t *)cuda_upload(c, a->token, (size_t)a->y.dim[0] * sizeof *token);
     if (token)

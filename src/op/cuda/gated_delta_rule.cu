@@ -269,7 +269,7 @@ static struct delta delta_of(const struct tensor *qkv, const struct tensor *g,
 extern "C" lathe_status cuda_gated_delta_rule(void *stream, const struct gated_delta_rule_args *a,
                                               lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
     lathe_status st = cuda_batch(c, a->b, &b, err);
     if (st)
@@ -286,7 +286,7 @@ extern "C" lathe_status cuda_gated_delta_rule(void *stream, const struct gated_d
 extern "C" lathe_status cuda_gated_delta_fold(void *stream, const struct gated_delta_fold_args *a,
                                               lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     if (a->n_seqs == 0)
         return LATHE_OK;
     struct delta d = delta_of(&a->qkv, &a->g, &a->beta, &a->S, &a->heads);

@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int R, int H, int DEPTH>
-static void launch_bf16(struct cuda *c, const struct gates *a, int first, int n)
+static void launch_bf16(struct gpu *c, const struct gates *a, int first, int n)
 {
     int head_blocks = cuda_blocks(a->n_heads, H);
     dim3 blocks((unsigned)(head_blocks * cuda_blocks(a->T, R)), 1, (unsigned)n);
@@ -127,7 +127,7 @@ static void launch_bf16(struct cuda *c, const struct gates *a, int first, int n)
 
 /* Products first .. first + n - 1, of one format. */
 template <weight_format_id F, typename T>
-static void launch(struct cuda *c, const struct gates *a, int first, int n)
+static void launch(struct gpu *c, const struct gates *a, int first, int n)
 {
     bool wide = F == WF_BF16 && a->u_wide;
     for (int i = first; i < first + n; i++)
@@ -147,7 +147,7 @@ static void launch(struct cuda *c, const struct gates *a, int first, int n)
 extern "C" lathe_status cuda_gdn_gates(void *stream, const struct gdn_gates_args *a,
                                        lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     const struct tensor *u = &a->u;
     struct gates g = {
         .w = {device_weight_of(a->in_proj_a), device_weight_of(a->in_proj_b)},

@@ -17,7 +17,7 @@ static __global__ void __launch_bounds__(APPEND_THREADS)
 extern "C" lathe_status cuda_kv_append(void *stream, const struct kv_append_args *a,
                                        lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
     lathe_status st = cuda_batch(c, a->b, &b, err);
     if (st)

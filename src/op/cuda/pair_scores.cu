@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
             id < 0 ? __int_as_float(0xFF800000) : a.u[t * a.u_stride + c] + sum;
 }
 
-template <weight_format_id F> static void launch(struct cuda *c, const struct scores *s, int64_t T)
+template <weight_format_id F> static void launch(struct gpu *c, const struct scores *s, int64_t T)
 {
     dim3 blocks((unsigned)T, (unsigned)cuda_blocks(s->k, WARPS));
     if (weight_is_wide(&s->B, F))
@@ -64,7 +64,7 @@ template <weight_format_id F> static void launch(struct cuda *c, const struct sc
 extern "C" lathe_status cuda_pair_scores(void *stream, const struct pair_scores_args *a,
                                          lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t T = a->y.dim[0];
     struct scores s = {
         .A = device_weight_of(a->A),

@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
 extern "C" lathe_status cuda_qk_norm_rope(void *stream, const struct qk_norm_rope_args *a,
                                           lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     const struct rope *rope = a->rope;
     struct cuda_batch b;
     lathe_status st = cuda_batch(c, a->b, &b, err);

@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(NORM_THREADS)
         to[c] = from_float<T>(to_float(x[c]) * scale * w[c]);
 }
 
-template <typename T> static void launch_rmsnorm(struct cuda *c, const struct rmsnorm_args *a)
+template <typename T> static void launch_rmsnorm(struct gpu *c, const struct rmsnorm_args *a)
 {
     int64_t n = a->y.dim[1];
     int rows = (int)a->y.dim[0], packs = cuda_blocks(n, PACK);
@@ -124,7 +124,7 @@ template <typename T> static void launch_rmsnorm(struct cuda *c, const struct rm
 
 extern "C" lathe_status cuda_rmsnorm(void *stream, const struct rmsnorm_args *a, lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     WITH_ACT(a->y.dtype, T, launch_rmsnorm<T>(c, a));
     return cuda_launched(c, err);
 }
@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(GATED_WARPS * 32)
 extern "C" lathe_status cuda_rmsnorm_gated(void *stream, const struct rmsnorm_gated_args *a,
                                            lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t n = a->w.dim[0], heads = a->y.dim[1] / n, all = a->y.dim[0] * heads;
     const float *w = (const float *)a->w.data;
     WITH_ACT(a->y.dtype, T, {
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(VALUE_THREADS)
 
 extern "C" lathe_status cuda_silu_mul(void *stream, const struct silu_mul_args *a, lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t n = a->y.dim[1];
     int per_row = cuda_blocks(n, VALUE_THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     if (blocks == 0)
@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(VALUE_THREADS)
 extern "C" lathe_status cuda_attention_gate(void *stream, const struct attention_gate_args *a,
                                             lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t n = a->y.dim[1];
     int per_row = cuda_blocks(n, VALUE_THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     WITH_ACT(a->y.dtype, T,
@@ -316,7 +316,7 @@ static __global__ void __launch_bounds__(VALUE_THREADS)
 }
 
 template <typename U>
-static void gather_units(struct cuda *c, const struct gather_rows_args *a, const int32_t *row)
+static void gather_units(struct gpu *c, const struct gather_rows_args *a, const int32_t *row)
 {
     int64_t size = (int64_t)dtype_size(a->y.dtype), unit = (int64_t)sizeof(U);
     view<U> y = {(U *)a->y.data, a->y.stride * size / unit};
@@ -330,7 +330,7 @@ static void gather_units(struct cuda *c, const struct gather_rows_args *a, const
 extern "C" lathe_status cuda_gather_rows(void *stream, const struct gather_rows_args *a,
                                          lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t size = (int64_t)dtype_size(a->y.dtype);
     const int32_t *row = NULL;
     if (a->row) {

@@ -251,7 +251,7 @@ static bool fits(int64_t n_chunks, int64_t k)
 
 extern "C" lathe_status cuda_top_k(void *stream, const struct top_k_args *a, lathe_error *err)
 {
-    struct cuda *c = cuda_of(stream);
+    struct gpu *c = cuda_of(stream);
     int64_t T = a->value.dim[0];
     size_t bytes = (size_t)a->n_ranges * sizeof *a->range;
     struct top_k p = {
