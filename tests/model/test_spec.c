@@ -497,7 +497,7 @@ TEST(forced_patterns_leave_the_right_state)
         struct drafter *drafter;
         lend(e, &ops, &drafter);
         for (int pattern = 0; pattern < N_PATTERNS; pattern++)
-            for (uint32_t i = 0; i < 4; i++) {
+            for (uint32_t i = 0; i < (test_quick() ? 1 : 4); i++) {
                 struct prompt p;
                 struct run want, got;
                 lathe_conversation c;
@@ -553,7 +553,8 @@ TEST(rounds_end_where_plain_decoding_ends)
     memcpy(script.token, rendered.tokens.id, rendered.tokens.n * sizeof(int32_t));
     memcpy(script.token + rendered.tokens.n, whole.token, (size_t)whole.n * sizeof(int32_t));
     lend(e, &ops, &drafter);
-    for (int32_t i = 1; i < 20; i++) {
+    const int32_t by = test_quick() ? 5 : 1;
+    for (int32_t i = 1; i < 20; i += by) {
         o.max_tokens = i;
         ask(plain, &o, &want);
         ask(e, &o, &got);
@@ -561,7 +562,7 @@ TEST(rounds_end_where_plain_decoding_ends)
         check_state(e, 0, plain, "max_tokens");
     }
     o.max_tokens = answer_tokens();
-    for (int32_t i = 1; i < 20; i++) {
+    for (int32_t i = 1; i < 20; i += by) {
         o.stop_id = &whole.token[i];
         o.n_stop_id = 1;
         ask(plain, &o, &want);
@@ -570,7 +571,7 @@ TEST(rounds_end_where_plain_decoding_ends)
         check_state(e, 0, plain, "stop id");
     }
     o.n_stop_id = 0;
-    for (size_t i = 10; i < 60; i += 3) {
+    for (size_t i = 10; i < 60; i += 3 * (size_t)by) {
         char stop[8];
         const char *list = stop;
         snprintf(stop, sizeof stop, "%.5s", whole.text + i);
@@ -583,7 +584,7 @@ TEST(rounds_end_where_plain_decoding_ends)
         check_state(e, 0, plain, "stop string");
     }
     o.n_stop = 0;
-    for (int32_t i = 1; i < 24; i++) {
+    for (int32_t i = 1; i < 24; i += by) {
         lathe_request *r;
         lathe_event ev;
         CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
@@ -604,7 +605,7 @@ TEST(rounds_end_where_plain_decoding_ends)
 TEST(the_edge_of_the_context)
 {
     for (int d = 0; d < N_DRAFTERS; d++)
-        for (int32_t ctx = 8; ctx <= 40; ctx += 8) {
+        for (int32_t ctx = 8; ctx <= 40; ctx += test_quick() ? 32 : 8) {
             lathe_engine_options eo;
             lathe_engine *plain, *e;
             lathe_error err;
@@ -701,7 +702,7 @@ TEST(rejection_keeps_the_law)
         o.no_prefix_reuse = false;
         o.sampling.temperature = 1.5f;
         o.sampling.top_k = 8;
-        for (int64_t seed = 0; seed < SEEDS; seed++) {
+        for (int64_t seed = 0; seed < (test_quick() ? 120 : SEEDS); seed++) {
             o.sampling.seed = seed + how * 1000000; /* two samples apart */
             ask(e, &o, &out);
             if (out.n > 2)
@@ -747,7 +748,7 @@ TEST(config_corners)
     lathe_engine_options o;
     lathe_engine *e, *plain;
     lathe_error err;
-    for (size_t i = 0; i < sizeof corner / sizeof *corner; i++) {
+    for (size_t i = 0; i < sizeof corner / sizeof *corner; i += test_quick() ? 3 : 1) {
         lathe_engine_options_init(&o);
         o.model_dir = test_path("models/nano");
         o.n_ctx = corner[i].n_ctx;
