@@ -318,30 +318,156 @@ static void check_loop(lathe_engine *plain, lathe_engine *e, const char *name, s
         saw[a] |= got.usage.spec.histogram[a] > 0;
 }
 
-/* Every K and, in the full run, one and two threads; then, for a number of accepted drafts that no round had yet,
- * loops with that K. */
+/* ---- The full run: each prompt is computed once, and its state put back for every K ------------- */
+
+/* What slot 0 remembers after a prompt but for its last token. Keys and values below stay where they are. */
+struct snapshot {
+    struct buf recurrent, drafter;
+    int32_t n;
+};
+
+static void snapshot_take(struct snapshot *s, lathe_engine *e, const int32_t *token, int32_t n)
+{
+    const struct recurrent *rec = &e->state.recurrent;
+    static struct run out;
+    lathe_request_options o;
+    lathe_error err;
+    lathe_request_options_init(lathe_engine_text(e), false, &o);
+    o.token = token;
+    o.n_token = (size_t)n - 1;
+    o.max_tokens = 1;
+    o.no_prefix_reuse = true;
+    ask(e, &o, &out);
+    CHECK_INT(e->slots[0].n_committed, n - 1);
+    s->n = n - 1;
+    buf_init(&s->recurrent, 1 << 28);
+    buf_init(&s->drafter, 1 << 28);
+    for (int32_t i = 0; i < rec->shape.n_layers; i++) {
+        struct tensor S = recurrent_S(rec, i), tail = recurrent_tail(rec, i);
+        append(&s->recurrent, e, S.data, (size_t)tensor_row(&S) * dtype_size(S.dtype));
+        append(&s->recurrent, e, tail.data, (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
+    }
+    if (e->spec.ops)
+        CHECK_OK(e->spec.ops->save(e->spec.drafter, 0, &s->drafter, &err), &err);
+}
+
+/* The engine is idle: its thread touches nothing. */
+static void snapshot_put(const struct snapshot *s, lathe_engine *e)
+{
+    const struct recurrent *rec = &e->state.recurrent;
+    const char *at = s->recurrent.data;
+    lathe_error err;
+    for (int32_t i = 0; i < rec->shape.n_layers; i++) {
+        struct tensor part[] = {recurrent_S(rec, i), recurrent_tail(rec, i)};
+        for (int k = 0; k < 2; k++) {
+            size_t n = (size_t)tensor_row(&part[k]) * dtype_size(part[k].dtype);
+            e->backend->copy_in(e->stream, part[k].data, at, n);
+            at += n;
+        }
+    }
+    e->slots[0].n_committed = s->n;
+    if (e->spec.ops)
+        CHECK_OK(e->spec.ops->load(e->spec.drafter, 0, s->drafter.data, s->drafter.len, &err),
+                 &err);
+}
+
+static void snapshot_release(struct snapshot *s)
+{
+    buf_release(&s->recurrent);
+    buf_release(&s->drafter);
+}
+
+/* An answer from the state that was taken. */
+static void ask_from(const struct snapshot *s, lathe_engine *e, lathe_request_options *o,
+                     struct run *out)
+{
+    snapshot_put(s, e);
+    o->no_prefix_reuse = false;
+    ask(e, o, out);
+    CHECK_INT(out->usage.cached_tokens, s->n);
+}
+
+/* One prompt with every K, the samplers in turn. */
+static void check_every_k(lathe_engine *plain, lathe_engine *e, const char *name, uint32_t which,
+                          int32_t most, bool *saw)
+{
+    static struct run want[N_SAMPLERS], got;
+    bool known[N_SAMPLERS] = {false};
+    struct snapshot before[2];
+    struct prompt p;
+    lathe_conversation c;
+    lathe_request_options o;
+    lathe_prompt rendered;
+    lathe_error err;
+    make_prompt(&p, which);
+    options_for(plain, &p, 0, &c, &o);
+    CHECK_OK(lathe_render(lathe_engine_text(plain), &c, &rendered, &err), &err);
+    snapshot_take(&before[0], plain, rendered.tokens.id, (int32_t)rendered.tokens.n);
+    snapshot_take(&before[1], e, rendered.tokens.id, (int32_t)rendered.tokens.n);
+    lathe_prompt_release(&rendered);
+    for (int32_t k = 1; k <= most; k++) {
+        uint32_t variant = (which + which / N_SAMPLERS + (uint32_t)k) % N_SAMPLERS;
+        options_for(plain, &p, variant, &c, &o);
+        if (!known[variant])
+            ask_from(&before[0], plain, &o, &want[variant]);
+        known[variant] = true;
+        o.draft_k = k;
+        ask_from(&before[1], e, &o, &got);
+        check_same_run(&got, &want[variant], name, which);
+        for (int32_t a = 0; a <= k; a++)
+            saw[a] |= got.usage.spec.histogram[a] > 0;
+    }
+    snapshot_release(&before[0]);
+    snapshot_release(&before[1]);
+}
+
+static int32_t check_all(lathe_engine *plain, const char *name, bool *saw)
+{
+    int32_t most = 0;
+    for (int32_t threads = 1; threads <= 2; threads++) {
+        lathe_engine *e = open_with(name, 0, 1, threads);
+        most = e->spec.info.max_draft;
+        lathe_engine_close(e);
+        e = open_with(name, most, 1, threads);
+        for (uint32_t i = 0; i < N_PROMPTS; i++) {
+            check_every_k(plain, e, name, i, most, saw);
+            if (i % 50 == 49)
+                printf("     %s, %d threads: %u prompts, K 1 to %d\n", name, threads, i + 1, most);
+        }
+        lathe_engine_close(e);
+    }
+    return most;
+}
+
+/* ---- The sample ---------------------------------------------------------------------------------- */
+
+/* Every K, an engine for each. */
+static int32_t check_some(lathe_engine *plain, const char *name, bool *saw)
+{
+    int32_t most = 1;
+    for (int32_t k = 1; k <= most; k++) {
+        if (test_quick() && k > 1 && k < most)
+            continue;
+        lathe_engine *e = open_with(name, k, 1, 1 + k % 2);
+        most = e->spec.info.max_draft;
+        CHECK_INT(e->spec.draft_k, k);
+        uint32_t n = k == most && !test_quick() ? 12 : 2;
+        for (uint32_t i = 0; i < n; i++)
+            check_prompt(plain, e, name, i * 7 + (uint32_t)k,
+                         (i + i / N_SAMPLERS + (uint32_t)k) % N_SAMPLERS, saw);
+        lathe_engine_close(e);
+    }
+    return most;
+}
+
+/* Then, for a number of accepted drafts that no round had yet, loops with that K. */
 static void check_drafter(const char *name)
 {
-    bool saw[SPEC_MAX_DRAFT + 1] = {false}, full = is_full();
-    lathe_engine *plain = open_with("none", 0, 1, 1), *e;
-    int32_t most = 1;
-    for (int32_t threads = 1; threads <= (full ? 2 : 1); threads++)
-        for (int32_t k = 1; k <= most; k++) {
-            if (test_quick() && k > 1 && k < most)
-                continue;
-            e = open_with(name, k, 1, threads);
-            most = e->spec.info.max_draft;
-            CHECK_INT(e->spec.draft_k, k);
-            uint32_t n = full ? N_PROMPTS : k == most && !test_quick() ? 12 : 2;
-            for (uint32_t i = 0; i < n; i++)
-                check_prompt(plain, e, name, full ? i : i * 7 + (uint32_t)k,
-                             (i + i / N_SAMPLERS + (uint32_t)k) % N_SAMPLERS, saw);
-            lathe_engine_close(e);
-            if (full)
-                printf("     %s, up to %d drafts, %d threads: %u prompts\n", name, k, threads, n);
-        }
+    bool saw[SPEC_MAX_DRAFT + 1] = {false};
+    lathe_engine *plain = open_with("none", 0, 1, 1);
+    int32_t most = is_full() ? check_all(plain, name, saw) : check_some(plain, name, saw);
     for (int32_t a = 0; a <= most && !test_quick(); a++) {
-        e = open_with(name, a ? a : 1, 1, 1);
+        lathe_engine *e = open_with(name, a ? a : 1, 1, 1);
         for (size_t i = 0; i < 16 && !saw[a]; i++)
             check_loop(plain, e, name, 300 + 61 * i, saw);
         lathe_engine_close(e);
