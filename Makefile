@@ -28,11 +28,11 @@ DEPFLAGS = -MMD -MP
 CUDA_HOME ?= /usr/local/cuda
 NVCC     ?= $(CUDA_HOME)/bin/nvcc
 SMS      ?= 80 86 89 90 120a
-NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-Wall,-Wno-unknown-pragmas \
+NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
             $(foreach s,$(SMS),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
 CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS:%a=%)"' -I$(CUDA_HOME)/include
-LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 
 UNITS    := base tensor container quant op op/ref op/cpu $(if $(CUDA),op/cuda) cache model text sample spec engine

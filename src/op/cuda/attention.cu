@@ -95,6 +95,7 @@ __device__ __forceinline__ struct page_keys<K> keys_of(const struct attention &a
 template <typename Q, typename K>
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention a)
 {
+    begin_kernel();
     int pieces = (a.group + LOOP_HEADS - 1) / LOOP_HEADS;
     int first = blockIdx.x % pieces * LOOP_HEADS, kv_head = blockIdx.x / pieces % a.n_kv;
     int64_t r = blockIdx.x / pieces / a.n_kv, t = a.first_row + r;
@@ -128,6 +129,7 @@ __device__ __forceinline__ int32_t chunk_at(const struct attention &a, int32_t i
 template <int HD, int NT>
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention a)
 {
+    begin_kernel();
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
     int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows);
@@ -154,6 +156,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
 template <int HD>
 __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a)
 {
+    begin_kernel();
     extern __shared__ uint4 memory[];
     struct tile_shared<HD> *sh = (struct tile_shared<HD> *)memory;
     int32_t i = (int32_t)(gridDim.x - 1 - blockIdx.x), s = 0, n = 0;
@@ -183,6 +186,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
 /* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attention a)
 {
+    begin_kernel();
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
     int32_t begin[2] = {0, 0}, end[2] = {splits_of((int64_t)a.pos[t] + 1), 0};
     split_merge<float>(a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
@@ -226,8 +230,9 @@ static void launch_loop(cudaStream_t stream, const struct attention *a, int32_t 
     int64_t pieces = (a->group + LOOP_HEADS - 1) / LOOP_HEADS;
     (void)cudaFuncSetAttribute(attention_loop<Q, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    attention_loop<Q, K><<<dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)splits),
-                           SPLIT_THREADS, shared, stream>>>(*a);
+    launch_next(stream, attention_loop<Q, K>,
+                dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)splits), SPLIT_THREADS,
+                shared, *a);
 }
 
 template <int HD, int NT>
@@ -237,9 +242,8 @@ static void launch_mma(cudaStream_t stream, const struct attention *a, int32_t c
     size_t shared = sizeof(struct split_shared<HD, NT>);
     (void)cudaFuncSetAttribute(attention_mma<HD, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    attention_mma<HD, NT>
-        <<<dim3((unsigned)(chunks * a->n_kv), (unsigned)splits), SPLIT_THREADS, shared, stream>>>(
-            *a);
+    launch_next(stream, attention_mma<HD, NT>, dim3((unsigned)(chunks * a->n_kv), (unsigned)splits),
+                SPLIT_THREADS, shared, *a);
 }
 
 /* As few tiles of queries as will do, where that is worth a kernel. */
@@ -281,8 +285,8 @@ static void launch_prompt(cudaStream_t stream, const struct attention *a, int32_
     size_t shared = sizeof(struct tile_shared<HD>);
     (void)cudaFuncSetAttribute(attention_prompt<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    attention_prompt<HD>
-        <<<dim3((unsigned)tiles, (unsigned)a->n_kv), SPLIT_THREADS, shared, stream>>>(*a);
+    launch_next(stream, attention_prompt<HD>, dim3((unsigned)tiles, (unsigned)a->n_kv),
+                SPLIT_THREADS, shared, *a);
 }
 
 static void launch_prompts(cudaStream_t stream, const struct batch *b, const struct attention *a)
@@ -376,9 +380,9 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
         for (int64_t t = first; t < first + v.n_rows; t++)
             last = a->b->pos[t] > last ? a->b->pos[t] : last;
         launch_splits(c, a, &v, splits_of((int64_t)last + 1));
-        attention_merge<<<dim3((unsigned)(v.n_rows * v.parts.heads),
-                               (unsigned)merge_blocks(v.parts.hd)),
-                          SPLIT_THREADS, 0, c->stream>>>(v);
+        launch_next(c->stream, attention_merge,
+                    dim3((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd)),
+                    SPLIT_THREADS, 0, v);
     }
     return cuda_launched(c, err);
 }

@@ -34,6 +34,8 @@ static bool is_built_for(int sm)
     return false;
 }
 
+bool cuda_overlaps;
+
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
@@ -56,6 +58,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         return device_error(e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
+    cuda_overlaps = c->sm >= 90;
     c->shared_bytes = p.sharedMemPerBlockOptin;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
     if (!is_built_for(c->sm))

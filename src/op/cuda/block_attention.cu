@@ -118,6 +118,7 @@ __device__ __forceinline__ struct own_keys<K> own_of(const struct block_attentio
 template <typename Q, typename K>
 __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_loop(struct block_attention a)
 {
+    begin_kernel();
     int pieces = (a.group + LOOP_HEADS - 1) / LOOP_HEADS;
     int first = blockIdx.x % pieces * LOOP_HEADS, kv_head = blockIdx.x / pieces % a.n_kv;
     int64_t r = blockIdx.x / pieces / a.n_kv, t = a.first_row + r;
@@ -166,6 +167,7 @@ __device__ __forceinline__ int32_t chunk_at(const struct block_attention &a, int
 template <int HD, int NT>
 __global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct block_attention a)
 {
+    begin_kernel();
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
     struct batch_seq s;
@@ -202,6 +204,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct b
 template <typename Q>
 __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct block_attention a)
 {
+    begin_kernel();
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
     struct sight w = sight_of(a, a.seq[a.seq_of[t]], t);
     int32_t begin[2] = {0, 0}, end[2] = {0, 0};
@@ -262,9 +265,9 @@ static void launch_loop(cudaStream_t stream, const struct block_attention *a)
     int64_t pieces = (a->group + LOOP_HEADS - 1) / LOOP_HEADS;
     (void)cudaFuncSetAttribute(block_attention_loop<Q, K>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    block_attention_loop<Q, K>
-        <<<dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)a->parts.n_splits),
-           SPLIT_THREADS, shared, stream>>>(*a);
+    launch_next(stream, block_attention_loop<Q, K>,
+                dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)a->parts.n_splits),
+                SPLIT_THREADS, shared, *a);
 }
 
 template <int HD, int NT>
@@ -273,9 +276,9 @@ static void launch_mma(cudaStream_t stream, const struct block_attention *a, int
     size_t shared = sizeof(struct split_shared<HD, NT>);
     (void)cudaFuncSetAttribute(block_attention_mma<HD, NT>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    block_attention_mma<HD, NT>
-        <<<dim3((unsigned)chunks, (unsigned)a->parts.n_splits, (unsigned)a->n_kv), SPLIT_THREADS,
-           shared, stream>>>(*a);
+    launch_next(stream, block_attention_mma<HD, NT>,
+                dim3((unsigned)chunks, (unsigned)a->parts.n_splits, (unsigned)a->n_kv),
+                SPLIT_THREADS, shared, *a);
 }
 
 static bool has_mma(const struct block_attention_args *a)
@@ -376,7 +379,7 @@ extern "C" lathe_status cuda_block_attention(void *stream, const struct block_at
         launch_splits(c, a, &v);
         dim3 blocks((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd));
         WITH_ACT(a->q.dtype, Q,
-                 block_attention_merge<Q><<<blocks, SPLIT_THREADS, 0, c->stream>>>(v));
+                 launch_next(c->stream, block_attention_merge<Q>, blocks, SPLIT_THREADS, 0, v));
     }
     return cuda_launched(c, err);
 }

@@ -17,6 +17,7 @@ struct block_conv {
 template <typename T, bool ADD>
 static __global__ void __launch_bounds__(THREADS) block_conv_row(struct block_conv a)
 {
+    begin_kernel();
     int64_t t = blockIdx.x / a.blocks_per_row;
     int64_t c = ((int64_t)(blockIdx.x % a.blocks_per_row) * THREADS + threadIdx.x) * PACK;
     if (c >= a.n)
@@ -73,9 +74,9 @@ extern "C" lathe_status cuda_block_conv(void *stream, const struct block_conv_ar
     if (blocks > 0)
         WITH_ACT(a->y.dtype, T, {
             if (a->add)
-                block_conv_row<T, true><<<blocks, THREADS, 0, c->stream>>>(p);
+                launch_next(c->stream, block_conv_row<T, true>, blocks, THREADS, 0, p);
             else
-                block_conv_row<T, false><<<blocks, THREADS, 0, c->stream>>>(p);
+                launch_next(c->stream, block_conv_row<T, false>, blocks, THREADS, 0, p);
         });
     return cuda_launched(c, err);
 }

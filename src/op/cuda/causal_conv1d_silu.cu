@@ -127,6 +127,7 @@ __device__ __forceinline__ void advance(const struct conv &a, const struct batch
 template <typename T, int TAPS, int N>
 __global__ void __launch_bounds__(THREADS) conv_seqs(struct conv a, bool wide)
 {
+    begin_kernel();
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (c >= a.channels)
         return;
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(THREADS) conv_seqs(struct conv a, bool wide)
 template <typename T, int TAPS, int N>
 __global__ void __launch_bounds__(THREADS) conv_rows(struct conv a, bool wide)
 {
+    begin_kernel();
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     int64_t first = (int64_t)blockIdx.y * CHUNK_ROWS;
     if (c < a.channels)
@@ -154,6 +156,7 @@ __global__ void __launch_bounds__(THREADS) conv_rows(struct conv a, bool wide)
 template <typename T, int N>
 __global__ void __launch_bounds__(THREADS) conv_tail(struct conv a, bool wide)
 {
+    begin_kernel();
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (c < a.channels)
         for (int32_t i = blockIdx.y; i < a.n_seqs; i += gridDim.y)
@@ -180,11 +183,11 @@ template <typename T> static void launch_tail(cudaStream_t stream, const struct 
 {
     unsigned seqs = least(a->n_seqs, 65535);
     if (is_wide(a, sizeof(T), 2))
-        conv_tail<T, 2>
-            <<<dim3(cuda_blocks(a->channels, 2 * THREADS), seqs), THREADS, 0, stream>>>(*a, true);
+        launch_next(stream, conv_tail<T, 2>, dim3(cuda_blocks(a->channels, 2 * THREADS), seqs),
+                    THREADS, 0, *a, true);
     else
-        conv_tail<T, 1>
-            <<<dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0, stream>>>(*a, true);
+        launch_next(stream, conv_tail<T, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS,
+                    0, *a, true);
 }
 
 /* WIDE numbers a thread where memory binds, FEW where latency does. */
@@ -194,22 +197,20 @@ static void launch_taps(cudaStream_t stream, const struct conv *a, int32_t longe
     if (longest <= SHORT_ROWS) {
         unsigned seqs = least(a->n_seqs, 65535);
         if (FEW > 1 && is_wide(a, sizeof(T), FEW))
-            conv_seqs<T, TAPS, FEW>
-                <<<dim3(cuda_blocks(a->channels, FEW * THREADS), seqs), THREADS, 0, stream>>>(*a,
-                                                                                              true);
+            launch_next(stream, conv_seqs<T, TAPS, FEW>,
+                        dim3(cuda_blocks(a->channels, FEW * THREADS), seqs), THREADS, 0, *a, true);
         else
-            conv_seqs<T, TAPS, 1>
-                <<<dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0, stream>>>(*a, true);
+            launch_next(stream, conv_seqs<T, TAPS, 1>,
+                        dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0, *a, true);
         return;
     }
     unsigned chunks = least(((int64_t)a->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS, 65535);
     if (WIDE > 1 && is_wide(a, sizeof(T), WIDE))
-        conv_rows<T, TAPS, WIDE>
-            <<<dim3(cuda_blocks(a->channels, WIDE * THREADS), chunks), THREADS, 0, stream>>>(*a,
-                                                                                             true);
+        launch_next(stream, conv_rows<T, TAPS, WIDE>,
+                    dim3(cuda_blocks(a->channels, WIDE * THREADS), chunks), THREADS, 0, *a, true);
     else
-        conv_rows<T, TAPS, 1>
-            <<<dim3(cuda_blocks(a->channels, THREADS), chunks), THREADS, 0, stream>>>(*a, true);
+        launch_next(stream, conv_rows<T, TAPS, 1>, dim3(cuda_blocks(a->channels, THREADS), chunks),
+                    THREADS, 0, *a, true);
     if (a->store)
         launch_tail<T>(stream, a);
 }

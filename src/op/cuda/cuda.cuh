@@ -84,6 +84,44 @@ __device__ __forceinline__ float block_sum(float x)
     return warp_sum(x);
 }
 
+/* ---- Launching ------------------------------------------------------------------------------------
+ *
+ * A kernel that launch_next starts may begin while the one before it ends, from where all blocks of that one have
+ * called let_next_begin or ended: what it wrote is there behind begin_kernel. Called before a kernel's last part
+ * it saves the launch; called at its beginning it costs more than that, since what waits takes room. */
+
+__device__ __forceinline__ void let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void begin_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The kernel calls begin_kernel before it reads or writes what others do. What fails is reported by
+ * cuda_launched. */
+template <typename... P, typename... A>
+static inline void launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block,
+                               size_t shared, A... args)
+{
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = cuda_overlaps ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+
 /* ---- Host side --------------------------------------------------------------------------------- */
 
 /* Runs its last argument with T the type of an activation dtype. */

@@ -9,6 +9,7 @@ template <weight_format_id F, bool WIDE, typename T>
 static __global__ void __launch_bounds__(THREADS)
     embed(T *y, int64_t stride, device_weight table, const int32_t *token, unsigned blocks_per_row)
 {
+    begin_kernel();
     int64_t t = blockIdx.x / blocks_per_row;
     int64_t c = ((int64_t)(blockIdx.x % blocks_per_row) * THREADS + threadIdx.x) * PACK;
     if (c >= table.cols)
@@ -26,11 +27,11 @@ static void launch(struct gpu *c, const struct embed_args *a, const int32_t *tok
     int per_row = cuda_blocks(w.cols, THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     T *y = (T *)a->y.data;
     if (weight_is_wide(&w, F))
-        embed<F, true, T>
-            <<<blocks, THREADS, 0, c->stream>>>(y, a->y.stride, w, token, (unsigned)per_row);
+        launch_next(c->stream, embed<F, true, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
+                    (unsigned)per_row);
     else
-        embed<F, false, T>
-            <<<blocks, THREADS, 0, c->stream>>>(y, a->y.stride, w, token, (unsigned)per_row);
+        launch_next(c->stream, embed<F, false, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
+                    (unsigned)per_row);
 }
 
 extern "C" lathe_status cuda_embed(void *stream, const struct embed_args *a, lathe_error *err)

@@ -175,6 +175,7 @@ __device__ __forceinline__ void consume(const struct delta &a,
 template <typename T, int PER_LANE, int ROWS>
 __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
 {
+    begin_kernel();
     __shared__ struct rows<PER_LANE, ROWS> buffer[2];
     int slice = blockIdx.x % a.slices, head = blockIdx.x / a.slices % a.n_v;
     struct batch_seq s = a.seq[blockIdx.x / a.slices / a.n_v];
@@ -241,9 +242,9 @@ static void launch(cudaStream_t stream, struct delta *a, const struct tensor *qk
     a->wide_qkv = a->dk % 4 == 0 && aligned(a->qkv, a->qkv_stride, size, 4 * size);
     unsigned blocks = (unsigned)(n_seqs * a->n_v * a->slices);
     if (a->dk <= 128)
-        WITH_ACT(qkv->dtype, T, delta_rule<T, 8, 16><<<blocks, THREADS, 0, stream>>>(*a));
+        WITH_ACT(qkv->dtype, T, launch_next(stream, delta_rule<T, 8, 16>, blocks, THREADS, 0, *a));
     else
-        WITH_ACT(qkv->dtype, T, delta_rule<T, 32, 4><<<blocks, THREADS, 0, stream>>>(*a));
+        WITH_ACT(qkv->dtype, T, launch_next(stream, delta_rule<T, 32, 4>, blocks, THREADS, 0, *a));
 }
 
 static struct delta delta_of(const struct tensor *qkv, const struct tensor *g,

@@ -58,6 +58,7 @@ template <weight_format_id F, typename T>
 static __global__ void __launch_bounds__(THREADS)
     gate_any(const __grid_constant__ struct gates a, int first)
 {
+    begin_kernel();
     int which = first + blockIdx.z;
     int64_t row = blockIdx.x / a.n_heads, head = blockIdx.x % a.n_heads;
     const T *u = (const T *)a.u + row * a.u_stride;
@@ -81,6 +82,7 @@ template <typename T, int R, int H, int DEPTH>
 static __global__ void __launch_bounds__(THREADS)
     gate_bf16(const __grid_constant__ struct gates a, int first, unsigned head_blocks)
 {
+    begin_kernel();
     int which = first + blockIdx.z;
     int64_t head = (int64_t)(blockIdx.x % head_blocks) * H;
     int64_t row = (int64_t)(blockIdx.x / head_blocks) * R;
@@ -122,7 +124,8 @@ static void launch_bf16(struct gpu *c, const struct gates *a, int first, int n)
 {
     int head_blocks = cuda_blocks(a->n_heads, H);
     dim3 blocks((unsigned)(head_blocks * cuda_blocks(a->T, R)), 1, (unsigned)n);
-    gate_bf16<T, R, H, DEPTH><<<blocks, THREADS, 0, c->stream>>>(*a, first, (unsigned)head_blocks);
+    launch_next(c->stream, gate_bf16<T, R, H, DEPTH>, blocks, THREADS, 0, *a, first,
+                (unsigned)head_blocks);
 }
 
 /* Products first .. first + n - 1, of one format. */
@@ -134,7 +137,7 @@ static void launch(struct gpu *c, const struct gates *a, int first, int n)
         wide = wide && weight_is_wide(&a->w[i], F);
     if (!wide) {
         dim3 blocks((unsigned)(a->n_heads * a->T), 1, (unsigned)n);
-        gate_any<F, T><<<blocks, THREADS, 0, c->stream>>>(*a, first);
+        launch_next(c->stream, gate_any<F, T>, blocks, THREADS, 0, *a, first);
     } else if (a->T == 1) {
         launch_bf16<T, 1, 1, 5>(c, a, first, n);
     } else if (a->T <= ROWS) {

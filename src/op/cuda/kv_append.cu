@@ -7,6 +7,7 @@ static __global__ void __launch_bounds__(APPEND_THREADS)
     kv_append(struct append a, const int32_t *table, int32_t pages_per_slot, const int32_t *slot,
               const int32_t *pos)
 {
+    begin_kernel();
     int64_t t = blockIdx.x, p = pos[t];
     int which = blockIdx.y;
     int64_t page = table[(int64_t)slot[t] * pages_per_slot + p / a.rows];
@@ -26,7 +27,7 @@ extern "C" lathe_status cuda_kv_append(void *stream, const struct kv_append_args
     dim3 blocks((unsigned)a->k.dim[0], 2);
     WITH_ACT(a->k.dtype, T,
              WITH_ACT(a->kv->k.dtype, K,
-                      kv_append<K, T><<<blocks, APPEND_THREADS, 0, c->stream>>>(
-                          to, a->kv->device_table, a->kv->pages_per_slot, b.slot, b.pos)));
+                      launch_next(c->stream, kv_append<K, T>, blocks, APPEND_THREADS, 0, to,
+                                  a->kv->device_table, a->kv->pages_per_slot, b.slot, b.pos)));
     return cuda_launched(c, err);
 }

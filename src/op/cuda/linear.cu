@@ -211,6 +211,7 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
     if (threadIdx.x < TILES * 16)
         bad[threadIdx.x] = 0;
 
+    begin_kernel();
     for (int64_t u = warp; u < n_units; u += WARPS) {
         lane_codes<F> w[TILES];
         lane_in x[GROUPS];
@@ -239,6 +240,7 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
         }
     }
 
+    let_next_begin();
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -313,9 +315,9 @@ static void launch_tiles(struct gpu *c, const mma_args &a)
 {
     dim3 grid((unsigned)(a.rows / (16 * TILES)), (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     if (is_aligned(a.in, 16) && a.in_stride % 8 == 0)
-        linear_mma<F, TILES, GROUPS, true><<<grid, 32 * WARPS, 0, c->stream>>>(a);
+        launch_next(c->stream, linear_mma<F, TILES, GROUPS, true>, grid, 32 * WARPS, 0, a);
     else
-        linear_mma<F, TILES, GROUPS, false><<<grid, 32 * WARPS, 0, c->stream>>>(a);
+        launch_next(c->stream, linear_mma<F, TILES, GROUPS, false>, grid, 32 * WARPS, 0, a);
 }
 
 template <weight_format_id F> static void launch_mma(struct gpu *c, const linear_args *l)
@@ -356,6 +358,7 @@ template <weight_format_id F> static void launch_mma(struct gpu *c, const linear
 template <weight_format_id F, typename X, typename Y, bool ADD, int ROWS>
 __global__ void linear_any(device_weight w, tensor in, tensor y)
 {
+    begin_kernel();
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     int64_t t0 = (int64_t)blockIdx.y * ROWS, T = in.dim[0];
@@ -385,8 +388,8 @@ static void launch_any2(struct gpu *c, const linear_args *a)
     enum { ROWS = 8, PER_BLOCK = 4 };
     dim3 grid((unsigned)cuda_blocks(a->w->rows, PER_BLOCK),
               (unsigned)cuda_blocks(a->in.dim[0], ROWS));
-    linear_any<F, X, Y, ADD, ROWS>
-        <<<grid, 32 * PER_BLOCK, 0, c->stream>>>(device_weight_of(a->w), a->in, a->y);
+    launch_next(c->stream, linear_any<F, X, Y, ADD, ROWS>, grid, 32 * PER_BLOCK, 0,
+                device_weight_of(a->w), a->in, a->y);
 }
 
 template <weight_format_id F> static void launch_any(struct gpu *c, const linear_args *a)

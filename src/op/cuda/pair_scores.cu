@@ -25,6 +25,7 @@ template <weight_format_id F, bool WIDE>
 static __global__ void __launch_bounds__(WARPS * 32)
     score_candidates(const __grid_constant__ struct scores a)
 {
+    begin_kernel();
     __shared__ __align__(16) float Ag[OP_MAX_RANK];
     int64_t t = blockIdx.x, c = (int64_t)blockIdx.y * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
@@ -56,9 +57,9 @@ template <weight_format_id F> static void launch(struct gpu *c, const struct sco
 {
     dim3 blocks((unsigned)T, (unsigned)cuda_blocks(s->k, WARPS));
     if (weight_is_wide(&s->B, F))
-        score_candidates<F, true><<<blocks, WARPS * 32, 0, c->stream>>>(*s);
+        launch_next(c->stream, score_candidates<F, true>, blocks, WARPS * 32, 0, *s);
     else
-        score_candidates<F, false><<<blocks, WARPS * 32, 0, c->stream>>>(*s);
+        launch_next(c->stream, score_candidates<F, false>, blocks, WARPS * 32, 0, *s);
 }
 
 extern "C" lathe_status cuda_pair_scores(void *stream, const struct pair_scores_args *a,

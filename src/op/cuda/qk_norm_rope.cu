@@ -31,6 +31,7 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(WARPS * 32)
     norm_rope(struct heads a, const __grid_constant__ struct rotation rope)
 {
+    begin_kernel();
     __shared__ float cosine[OP_MAX_HEAD / 2], sine[OP_MAX_HEAD / 2];
     __shared__ float rotary[WARPS][OP_MAX_HEAD]; /* normalised */
     int64_t t = blockIdx.x, d = a.head_dim;
@@ -142,9 +143,9 @@ extern "C" lathe_status cuda_qk_norm_rope(void *stream, const struct qk_norm_rop
     dim3 blocks((unsigned)a->q.dim[0], (unsigned)cuda_blocks(n_q + n_k, WARPS));
     WITH_ACT(a->q.dtype, T, {
         if (d <= 32 * PACK)
-            norm_rope<T, 1><<<blocks, WARPS * 32, 0, c->stream>>>(h, r);
+            launch_next(c->stream, norm_rope<T, 1>, blocks, WARPS * 32, 0, h, r);
         else
-            norm_rope<T, PACKS><<<blocks, WARPS * 32, 0, c->stream>>>(h, r);
+            launch_next(c->stream, norm_rope<T, PACKS>, blocks, WARPS * 32, 0, h, r);
     });
     return cuda_launched(c, err);
 }

@@ -7,6 +7,7 @@ template <typename K, typename T>
 static __global__ void __launch_bounds__(APPEND_THREADS)
     ring_append(struct append a, const struct batch_seq *seq, const int32_t *seq_of)
 {
+    begin_kernel();
     int64_t t = blockIdx.x;
     int which = blockIdx.y;
     struct batch_seq s = seq[seq_of[t]];
@@ -30,7 +31,7 @@ extern "C" lathe_status cuda_ring_append(void *stream, const struct ring_append_
     dim3 blocks((unsigned)a->k.dim[0], 2);
     WITH_ACT(a->k.dtype, T,
              WITH_ACT(a->ring->k.dtype, K,
-                      ring_append<K, T>
-                      <<<blocks, APPEND_THREADS, 0, c->stream>>>(to, b.seq, b.seq_of)));
+                      launch_next(c->stream, ring_append<K, T>, blocks, APPEND_THREADS, 0, to,
+                                  b.seq, b.seq_of)));
     return cuda_launched(c, err);
 }

@@ -40,6 +40,7 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(NORM_THREADS)
     rmsnorm_row(view<T> y, view<T> in, const float *w, int64_t n, float eps)
 {
+    begin_kernel();
     const T *x = in.row(blockIdx.x);
     T *to = y.row(blockIdx.x);
     bool wide = is_wide(x), w_wide = is_wide(w), y_wide = is_wide(to);
@@ -88,6 +89,7 @@ template <typename T>
 static __global__ void __launch_bounds__(NORM_THREADS)
     rmsnorm_long_row(view<T> y, view<T> in, const float *w, int64_t n, float eps)
 {
+    begin_kernel();
     const T *x = in.row(blockIdx.x);
     T *to = y.row(blockIdx.x);
     float sum = 0;
@@ -112,14 +114,16 @@ template <typename T> static void launch_rmsnorm(struct gpu *c, const struct rms
     const float *w = (const float *)a->w.data;
     view<T> y = view_of<T>(&a->y), in = view_of<T>(&a->in);
     if (packs <= NORM_THREADS / 2)
-        rmsnorm_row<T, 1><<<rows, cuda_blocks(packs, 32) * 32, 0, c->stream>>>(y, in, w, n, a->eps);
+        launch_next(c->stream, rmsnorm_row<T, 1>, rows, cuda_blocks(packs, 32) * 32, 0, y, in, w, n,
+                    a->eps);
     else if (packs <= NORM_THREADS * 2)
-        rmsnorm_row<T, 2><<<rows, cuda_blocks(packs, 64) * 32, 0, c->stream>>>(y, in, w, n, a->eps);
+        launch_next(c->stream, rmsnorm_row<T, 2>, rows, cuda_blocks(packs, 64) * 32, 0, y, in, w, n,
+                    a->eps);
     else if (packs <= NORM_THREADS * 4)
-        rmsnorm_row<T, 4>
-            <<<rows, cuda_blocks(packs, 128) * 32, 0, c->stream>>>(y, in, w, n, a->eps);
+        launch_next(c->stream, rmsnorm_row<T, 4>, rows, cuda_blocks(packs, 128) * 32, 0, y, in, w,
+                    n, a->eps);
     else
-        rmsnorm_long_row<T><<<rows, NORM_THREADS, 0, c->stream>>>(y, in, w, n, a->eps);
+        launch_next(c->stream, rmsnorm_long_row<T>, rows, NORM_THREADS, 0, y, in, w, n, a->eps);
 }
 
 extern "C" lathe_status cuda_rmsnorm(void *stream, const struct rmsnorm_args *a, lathe_error *err)
@@ -143,6 +147,7 @@ static __global__ void __launch_bounds__(GATED_WARPS * 32)
     rmsnorm_gated_head(view<T> y, view<const float> o, view<const T> z, const float *w, int64_t n,
                        int64_t heads, int64_t all, float eps)
 {
+    begin_kernel();
     int64_t i = (int64_t)blockIdx.x * GATED_WARPS + threadIdx.x / 32;
     if (i >= all)
         return;
@@ -201,11 +206,11 @@ extern "C" lathe_status cuda_rmsnorm_gated(void *stream, const struct rmsnorm_ga
         view<const float> o = view_of<const float>(&a->o);
         int blocks = cuda_blocks(all, GATED_WARPS);
         if (n <= 32 * GATED_PACK)
-            rmsnorm_gated_head<T, 1>
-                <<<blocks, GATED_WARPS * 32, 0, c->stream>>>(y, o, z, w, n, heads, all, a->eps);
+            launch_next(c->stream, rmsnorm_gated_head<T, 1>, blocks, GATED_WARPS * 32, 0, y, o, z,
+                        w, n, heads, all, a->eps);
         else
-            rmsnorm_gated_head<T, GATED_PACKS>
-                <<<blocks, GATED_WARPS * 32, 0, c->stream>>>(y, o, z, w, n, heads, all, a->eps);
+            launch_next(c->stream, rmsnorm_gated_head<T, GATED_PACKS>, blocks, GATED_WARPS * 32, 0,
+                        y, o, z, w, n, heads, all, a->eps);
     });
     return cuda_launched(c, err);
 }
@@ -229,6 +234,7 @@ template <typename T>
 static __global__ void __launch_bounds__(VALUE_THREADS)
     silu_mul(view<T> y, view<const T> gate, view<const T> up, int64_t n, unsigned blocks_per_row)
 {
+    begin_kernel();
     place at = place_of(blocks_per_row);
     if (at.c >= n)
         return;
@@ -251,9 +257,9 @@ extern "C" lathe_status cuda_silu_mul(void *stream, const struct silu_mul_args *
     if (blocks == 0)
         return cuda_launched(c, err);
     WITH_ACT(a->y.dtype, T,
-             silu_mul<T><<<blocks, VALUE_THREADS, 0, c->stream>>>(
-                 view_of<T>(&a->y), view_of<const T>(&a->gate), view_of<const T>(&a->up), n,
-                 (unsigned)per_row));
+             launch_next(c->stream, silu_mul<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
+                         view_of<const T>(&a->gate), view_of<const T>(&a->up), n,
+                         (unsigned)per_row));
     return cuda_launched(c, err);
 }
 
@@ -263,6 +269,7 @@ static __global__ void __launch_bounds__(VALUE_THREADS)
     attention_gate(view<T> y, view<const float> o, view<const T> qg, int64_t n, int32_t head_dim,
                    unsigned blocks_per_row)
 {
+    begin_kernel();
     place at = place_of(blocks_per_row);
     if (at.c >= n)
         return;
@@ -296,9 +303,9 @@ extern "C" lathe_status cuda_attention_gate(void *stream, const struct attention
     int64_t n = a->y.dim[1];
     int per_row = cuda_blocks(n, VALUE_THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     WITH_ACT(a->y.dtype, T,
-             attention_gate<T><<<blocks, VALUE_THREADS, 0, c->stream>>>(
-                 view_of<T>(&a->y), view_of<const float>(&a->o), view_of<const T>(&a->qg), n,
-                 a->head_dim, (unsigned)per_row));
+             launch_next(c->stream, attention_gate<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
+                         view_of<const float>(&a->o), view_of<const T>(&a->qg), n, a->head_dim,
+                         (unsigned)per_row));
     return cuda_launched(c, err);
 }
 
@@ -309,6 +316,7 @@ template <typename U>
 static __global__ void __launch_bounds__(VALUE_THREADS)
     gather(view<U> y, view<const U> in, const int32_t *row, int64_t n, unsigned blocks_per_row)
 {
+    begin_kernel();
     int64_t to = blockIdx.x / blocks_per_row, from = row ? row[to] : to;
     int64_t i = (int64_t)(blockIdx.x % blocks_per_row) * VALUE_THREADS + threadIdx.x;
     if (i < n)
@@ -324,7 +332,8 @@ static void gather_units(struct gpu *c, const struct gather_rows_args *a, const 
     int64_t n = a->y.dim[1] * size / unit;
     int per_row = cuda_blocks(n, VALUE_THREADS), blocks = (int)a->y.dim[0] * per_row;
     if (blocks > 0)
-        gather<U><<<blocks, VALUE_THREADS, 0, c->stream>>>(y, in, row, n, (unsigned)per_row);
+        launch_next(c->stream, gather<U>, blocks, VALUE_THREADS, 0, y, in, row, n,
+                    (unsigned)per_row);
 }
 
 extern "C" lathe_status cuda_gather_rows(void *stream, const struct gather_rows_args *a,

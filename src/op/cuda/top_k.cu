@@ -138,6 +138,7 @@ __device__ __forceinline__ uint32_t in_ranges(const struct top_k &a, int64_t chu
 /* A block a row and chunk: 16 KB read once. */
 static __global__ void __launch_bounds__(THREADS) best_of_chunk(struct top_k a)
 {
+    begin_kernel();
     __shared__ key list[LIST];
     __shared__ int n_listed;
     int64_t t = blockIdx.x / a.n_chunks, i_chunk = blockIdx.x % a.n_chunks;
@@ -190,6 +191,7 @@ __device__ __forceinline__ void put_best(const struct top_k &a, int64_t t, int64
 /* A block a row. */
 static __global__ void __launch_bounds__(MERGE_THREADS) best_of_chunks(struct top_k a)
 {
+    begin_kernel();
     __shared__ key list[LIST];
     __shared__ int n_listed;
     int64_t t = blockIdx.x, m = a.n_chunks * a.k;
@@ -215,6 +217,7 @@ static __global__ void __launch_bounds__(MERGE_THREADS) best_of_chunks(struct to
 /* Larger k than the lists hold: a block a row reads it k times. */
 static __global__ void __launch_bounds__(MERGE_THREADS) best_one_by_one(struct top_k a)
 {
+    begin_kernel();
     int64_t t = blockIdx.x;
     const float *row = a.logits + t * a.logits_stride;
     key last = ~(key)0;
@@ -274,12 +277,12 @@ extern "C" lathe_status cuda_top_k(void *stream, const struct top_k_args *a, lat
         p.n_chunks = chunks_of(a->range[a->n_ranges - 1][1]) - p.first_chunk;
     }
     if (!fits(chunks_of(p.n), p.k)) {
-        best_one_by_one<<<(int)T, MERGE_THREADS, 0, c->stream>>>(p);
+        launch_next(c->stream, best_one_by_one, (int)T, MERGE_THREADS, 0, p);
         return cuda_launched(c, err);
     }
     if (p.n_chunks > 0)
-        best_of_chunk<<<(int)(T * p.n_chunks), THREADS, 0, c->stream>>>(p);
-    best_of_chunks<<<(int)T, merge_threads(p.n_chunks, p.k), 0, c->stream>>>(p);
+        launch_next(c->stream, best_of_chunk, (int)(T * p.n_chunks), THREADS, 0, p);
+    launch_next(c->stream, best_of_chunks, (int)T, merge_threads(p.n_chunks, p.k), 0, p);
     return cuda_launched(c, err);
 }
 
