@@ -43,6 +43,8 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver) {
         (void)cudaDriverGetVersion(&driver);
+        if (driver == 0)
+            return fail(err, LATHE_E_DEVICE, "CUDA: there is no NVIDIA driver");
         return fail(err, LATHE_E_DEVICE,
                     "CUDA: the driver is of CUDA %d.%d, this program needs %d.%d or later",
                     driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
