@@ -73,7 +73,7 @@ $B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
 # Sizes from outside come through these units.
 $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
 
-.PHONY: all check check-spec op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
+.PHONY: all check check-spec cuda op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
@@ -174,11 +174,15 @@ help:
 	@echo 'make deps         installs the Debian packages that make check needs'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
 	@echo 'make format       clang-format over the tree'
+	@echo 'make CUDA=1       with the GPU backend (SMS="90" for one capability); target cuda: its kernels'
 	@echo 'make clean        removes build/ and ./lathe'
 	@echo 'CC=clang, CROSS=aarch64-linux-gnu-, CI=1 (warnings are errors), B=DIR (where to build)'
 
 bench: $(BENCHES)
 grow: $B/tools/grow
+
+# The GPU's side alone: make CUDA=1 cuda compiles it for every compute capability of SMS.
+cuda: $(filter $B/src/op/cuda/%,$(OBJ))
 
 # The operators' tests; for ARM they run under an emulator.
 op-tests: $(filter $B/tests/op/%,$(TESTS))

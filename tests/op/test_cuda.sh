@@ -1,0 +1,24 @@
+#!/bin/sh
+# The GPU's kernels compile, for one compute capability, where there is an nvcc. Nothing is run.
+unset MAKEFLAGS MAKELEVEL RUN
+cd "$(dirname "$0")/../.." || exit 1
+nvcc=${NVCC:-${CUDA_HOME:-/usr/local/cuda}/bin/nvcc}
+if ! command -v "$nvcc" >/dev/null; then
+    echo "skip test_cuda.kernels_compile: there is no $nvcc"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+if [ -n "$SAN" ]; then
+    echo "skip test_cuda.kernels_compile: sanitizers are for the native build"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+if out=$(make -s CUDA=1 SAN= SMS="${SMS:-90}" cuda 2>&1); then
+    echo "ok   test_cuda.kernels_compile"
+    echo "1 passed, 0 failed, 0 skipped"
+else
+    printf '%s\n' "$out"
+    echo "FAIL test_cuda.kernels_compile"
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
+fi
