@@ -151,6 +151,8 @@ static bool read_part(struct chat *c, struct buf *line, bool *stopped)
         HistEvent ev;
         interrupt_arm(false);
         el_resize(c->edit);
+        /* Before the prompt is shown: what is typed right behind it, Ctrl-D above all, is the editor's. */
+        (void)el_set(c->edit, EL_PREP_TERM, 1);
         const char *s = el_gets(c->edit, &n);
         *stopped = interrupt_pending();
         interrupt_disarm();
