@@ -11,7 +11,8 @@ CC       := $(CROSS)$(if $(filter default,$(origin CC)),gcc,$(CC))
 MACHINE  := $(shell $(CC) -dumpmachine 2>/dev/null)
 ARCH     := $(firstword $(subst -, ,$(MACHINE)))
 comma    := ,
-CONFIG   := $(ARCH)$(if $(CUDA),-cuda)$(if $(DEBUG),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
+space    := $(subst ,, )
+CONFIG   := $(ARCH)$(if $(CUDA),-cuda$(if $(filter command line,$(origin SMS)),-$(subst $(space),-,$(strip $(SMS)))))$(if $(DEBUG),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(FUZZ),-fuzz)
 B        := build/$(CONFIG)
 
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -31,7 +32,7 @@ SMS      ?= 80 86 89 90 120a
 NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
             $(foreach s,$(SMS),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
-CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS:%a=%)"' -I$(CUDA_HOME)/include
+CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS)"' -I$(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 
@@ -193,7 +194,7 @@ layers:
 	@sh tests/layers.sh
 
 format:
-	clang-format -i $$(git ls-files '*.[ch]')
+	clang-format -i $$(git ls-files '*.[ch]' '*.cu' '*.cuh')
 
 clean:
 	rm -rf build lathe

@@ -10,15 +10,14 @@
 #include "engine/engine.h"
 #include "model/place.h"
 
-enum { MAX_CALLS = 8192, MAX_LINES = 256 };
+enum { MAX_CALLS = 8192, MAX_LINES = 256, MAX_ROWS = 65536 };
 
 static struct call {
     cudaEvent_t begin, end;
     char name[64];
 } call[MAX_CALLS];
 static int n_calls;
-static cudaStream_t
-    raw; /* the legacy stream's events would wait for all: the backend's own is asked for */
+static cudaStream_t raw; /* the backend's own: events of the default one would wait for all */
 
 static void note(const char *name, const struct tensor *out, const struct weight *w)
 {
@@ -78,7 +77,9 @@ static void print_lines(int repeats)
         int k = 0;
         while (k < n && strcmp(line[k].name, call[i].name) != 0)
             k++;
-        if (k == n && n < MAX_LINES) {
+        if (k == MAX_LINES)
+            continue;
+        if (k == n) {
             line[n] = (struct line){0};
             memcpy(line[n++].name, call[i].name, sizeof line[0].name);
         }
@@ -111,7 +112,7 @@ static void must(lathe_status st, const lathe_error *err)
 
 static void add_rows(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
 {
-    static int32_t token[65536];
+    static int32_t token[MAX_ROWS];
     for (int32_t i = 0; i < rows; i++)
         token[i] = 17 + (i * 131) % 4000;
     step_begin(&o->step, phase);
@@ -166,8 +167,11 @@ static int numbers(const char *s, int32_t *out, int most)
 int main(int argc, char **argv)
 {
     const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify";
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "-m") == 0)
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 == argc) {
+            fprintf(stderr, "profile: %s: a value is missing\n", argv[i]);
+            return 2;
+        } else if (strcmp(argv[i], "-m") == 0)
             dir = argv[i + 1];
         else if (strcmp(argv[i], "--rows") == 0)
             rows = argv[i + 1];
@@ -175,6 +179,10 @@ int main(int argc, char **argv)
             ctx = argv[i + 1];
         else if (strcmp(argv[i], "--phase") == 0)
             phase = argv[i + 1];
+        else {
+            fprintf(stderr, "profile: %s: expected -m, --rows, --ctx, --phase\n", argv[i]);
+            return 2;
+        }
     }
     static struct opened o;
     lathe_error err;
@@ -184,6 +192,10 @@ int main(int argc, char **argv)
         most = T[i] > most ? T[i] : most;
     for (int i = 0; i < n_at; i++)
         last = at[i] > last ? at[i] : last;
+    if (most > MAX_ROWS) {
+        fprintf(stderr, "profile: %d rows, at most %d\n", most, MAX_ROWS);
+        return 2;
+    }
     enum phase p = strcmp(phase, "decode") == 0    ? PHASE_DECODE
                    : strcmp(phase, "prefill") == 0 ? PHASE_PREFILL
                                                    : PHASE_VERIFY;
@@ -195,7 +207,7 @@ int main(int argc, char **argv)
                                .kv = DT_BF16,
                                .n_slots = 1 + STEP_SHADOW_SLOTS,
                                .n_ctx = last + most + 64,
-                               .n_verify = 16};
+                               .n_verify = p == PHASE_VERIFY ? most : 16};
     must(state_open(&o.state, &o.model.dims, &so, &backend_cuda, o.stream, &err), &err);
     struct step_options to = {.model = &o.model,
                               .state = &o.state,

@@ -186,8 +186,8 @@ typedef struct lathe_engine_options {
     int32_t draft_k;
     bool fixed_k;
     bool rejection;
-    const char
-        *device; /* "cpu" or "cuda"; NULL or "auto" takes a GPU if the build and machine have one */
+    /* "cpu" or "cuda"; NULL or "auto" takes a GPU if the build and the machine have one */
+    const char *device;
     const char *isa; /* "generic", "avx2", "avx512", "avx512bf16", "neon": no faster kernels than
                         these; NULL: the best the processor has */
     lathe_progress_fn progress; /* loading; may be NULL */

@@ -24,8 +24,8 @@ struct kv_cache {
     int32_t n_pages;     /* in the pool */
     int32_t pages_per_slot;
     int32_t *page_table; /* [n_slots, pages_per_slot] */
-    int32_t
-        *device_table;  /* the same in backend memory; page_table itself where that is the host's */
+    /* The same in backend memory; page_table itself where that is the host's. */
+    int32_t *device_table;
     int32_t *n_used;    /* [n_slots]: pages a slot has */
     int32_t *free_page; /* [n_pages] stack */
     int32_t n_free;

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int32_t logit_rows(const struct step_options *o)
 {

@@ -11,10 +11,10 @@ void place_tensor(struct placer *p, struct tensor *t)
         unsigned char *at = p->memory + p->used;
         p->backend->copy_in(p->stream, at, t->data, bytes);
         t->data = at;
-        if (p->progress)
-            p->progress(p->progress_ctx, "loading", p->used + bytes, p->total);
     }
     p->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (p->memory && p->progress)
+        p->progress(p->progress_ctx, "loading", p->used, p->total);
 }
 
 void place_weight(struct placer *p, struct weight *w)

@@ -1,5 +1,6 @@
 #include "model/forward.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int32_t count_layers(const struct dims *d, bool full_attention)
@@ -110,14 +111,28 @@ void state_alias(struct state *s, int32_t to, int32_t from)
     }
 }
 
+/* Are n bytes of the backend's memory the same? */
+static bool same_bytes(const struct state *s, const void *a, const void *b, size_t n)
+{
+    const struct backend *backend = s->kv.backend;
+    if (backend->is_host)
+        return memcmp(a, b, n) == 0;
+    unsigned char *copy = malloc(2 * n);
+    bool same = copy && !backend->copy_out(s->kv.stream, copy, a, n, NULL) &&
+                !backend->copy_out(s->kv.stream, copy + n, b, n, NULL) &&
+                memcmp(copy, copy + n, n) == 0;
+    free(copy);
+    return same;
+}
+
 bool state_same(const struct state *s, int32_t a, int32_t b)
 {
     for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
         struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
-        if (memcmp(tensor_at(&S, a), tensor_at(&S, b),
-                   (size_t)tensor_row(&S) * dtype_size(S.dtype)) != 0 ||
-            memcmp(tensor_at(&tail, a), tensor_at(&tail, b),
-                   (size_t)tensor_row(&tail) * dtype_size(tail.dtype)) != 0)
+        if (!same_bytes(s, tensor_at(&S, a), tensor_at(&S, b),
+                        (size_t)tensor_row(&S) * dtype_size(S.dtype)) ||
+            !same_bytes(s, tensor_at(&tail, a), tensor_at(&tail, b),
+                        (size_t)tensor_row(&tail) * dtype_size(tail.dtype)))
             return false;
     }
     return true;

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 void dflash_batch_begin(struct drafter *d)
 {
@@ -68,8 +67,9 @@ static lathe_status open_host(struct drafter *d, lathe_error *err)
     size_t n = (size_t)d->o.n_slots, n_rows = n * (size_t)d->max_draft;
     size_t candidates = n * (size_t)c->n_candidates * sizeof(float);
     void *p[3] = {NULL, NULL, NULL};
-    size_t bytes[3] = {c->kind == DFLASH_PLAIN ? n_rows * (size_t)c->dims.vocab * sizeof(float) : 0,
-                       candidates, candidates};
+    bool plain = c->kind == DFLASH_PLAIN;
+    size_t bytes[3] = {plain ? n_rows * (size_t)c->dims.vocab * sizeof(float) : 0,
+                       plain ? 0 : candidates, plain ? 0 : candidates};
     lathe_status st = open_ones(d, err);
     for (int i = 0; i < 3 && !st; i++)
         st = d->o.backend->alloc_host(d->o.stream, &p[i], bytes[i], err);

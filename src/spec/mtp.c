@@ -5,7 +5,6 @@
  * first and then its own results, at positions n - 1, n, ...: what it writes there is written again
  * before anything committed attends to it. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "cache/kv.h"

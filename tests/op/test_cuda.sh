@@ -13,7 +13,7 @@ if [ -n "$SAN" ]; then
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-if out=$(make -s CUDA=1 SAN= SMS="${SMS:-90}" cuda 2>&1); then
+if out=$(make -s CUDA=1 SAN= SMS="${SMS:-90}" B=build/cuda-check cuda 2>&1); then
     echo "ok   test_cuda.kernels_compile"
     echo "1 passed, 0 failed, 0 skipped"
 else

@@ -13,12 +13,13 @@ static lathe_status device_error(cudaError_t e, const char *what, lathe_error *e
 
 /* ---- Streams ------------------------------------------------------------------------------------ */
 
-/* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120". */
+/* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120a". */
 #ifndef LATHE_CUDA_SMS
 #define LATHE_CUDA_SMS "90"
 #endif
 
-/* Does the build hold code for this device? Code of one major version runs on later minor ones. */
+/* Does the build hold code for this device? Code of one major version runs on later minor ones, but not that for
+ * one architecture alone, which has an a behind it. */
 static bool is_built_for(int sm)
 {
     const char *p = LATHE_CUDA_SMS;
@@ -27,9 +28,10 @@ static bool is_built_for(int sm)
         long built = strtol(p, &end, 10);
         if (end == p)
             break;
-        if (built / 10 == sm / 10 && built % 10 <= sm % 10)
+        bool alone = *end == 'a';
+        if (built == sm || (!alone && built / 10 == sm / 10 && built % 10 <= sm % 10))
             return true;
-        p = end;
+        p = end + alone;
     }
     return false;
 }
@@ -61,7 +63,6 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
     cuda_overlaps = c->sm >= 90;
-    c->shared_bytes = p.sharedMemPerBlockOptin;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
     if (!is_built_for(c->sm))
         return fail(err, LATHE_E_DEVICE,

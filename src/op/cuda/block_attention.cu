@@ -331,13 +331,14 @@ extern "C" lathe_status cuda_block_attention(void *stream, const struct block_at
     if ((size_t)tensor_elements(&a->scratch) < p.bytes)
         return fail(err, LATHE_E_ARGUMENT, "scratch of %lld bytes, expected %zu",
                     (long long)tensor_elements(&a->scratch), p.bytes);
-    lathe_status st = cuda_batch(c, a->b, &b, err);
-    if (st)
-        return st;
+    /* Before the batch, whose place an upload may take. */
     v.first_of = (const int32_t *)cuda_upload(c, a->ring->first,
                                               (size_t)a->ring->k.dim[0] * sizeof *a->ring->first);
     if (!v.first_of)
         return cuda_launched(c, err);
+    lathe_status st = cuda_batch(c, a->b, &b, err);
+    if (st)
+        return st;
     v.q = a->q.data;
     v.k = a->k.data;
     v.v = a->v.data;

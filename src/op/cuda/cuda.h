@@ -8,12 +8,10 @@
 
 struct gpu {
     int device;
-    int sm;              /* 90 for compute capability 9.0 */
-    int n_sms;           /* multiprocessors */
-    char name[16];       /* "sm_90" */
-    size_t shared_bytes; /* a block may have */
+    int sm;        /* 90 for compute capability 9.0 */
+    int n_sms;     /* multiprocessors */
+    char name[16]; /* "sm_90" */
     cudaStream_t stream;
-    uint32_t *arrived;  /* [CUDA_COUNTERS] zero between operators */
     cudaError_t failed; /* of a call that had no status to return */
 
     /* Small arrays of the host travel to the device through a ring. A place is taken again only after its
@@ -41,7 +39,7 @@ static inline struct gpu *cuda_of(void *stream)
 /* LATHE_E_DEVICE if the launch before it, or an earlier call, failed. */
 lathe_status cuda_launched(struct gpu *c, lathe_error *err);
 
-/* A device copy of a small array of the host, valid for the operators launched in this call. NULL after a
+/* A device copy of a small array in the host's pageable memory, valid for the operators launched in this call. NULL after a
  * failure, which cuda_launched reports. */
 const void *cuda_upload(struct gpu *c, const void *p, size_t bytes);
 
