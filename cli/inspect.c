@@ -18,7 +18,7 @@ static const char help[] =
     "  --schedule             a line an operator call of one step (opens the model)\n"
     "  --device auto|cpu|cuda --threads N  --pin\n"
     "  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
-    "                         for --schedule\n"
+    "                         for the memory plan and --schedule\n"
     "  --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
     "  --draft-model DIR  --draft-k N\n"
     "                         the drafter that the memory plan includes\n"

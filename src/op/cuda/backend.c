@@ -55,7 +55,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e == cudaErrorNoDevice || (!e && n == 0))
         return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
     if (!e)
-        e = cudaGetDevice(&c->device);
+        e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
     if (e)
