@@ -107,23 +107,6 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention
                          min((int)LOOP_HEADS, a.group - first), blockIdx.y, from, end, a.scale);
 }
 
-/* A group of rows is cut into chunks of at most chunk_rows, each of one sequence: chunk i's first row. */
-__device__ __forceinline__ int32_t chunk_at(const struct attention &a, int32_t i, int32_t *n_rows)
-{
-    for (int32_t s = 0; s < a.n_seqs; s++) {
-        int32_t from = max(a.seq[s].first_row, a.first_row);
-        int32_t end = min(a.seq[s].first_row + a.seq[s].n_rows, a.first_row + a.n_rows);
-        int32_t chunks = end > from ? (end - from + a.chunk_rows - 1) / a.chunk_rows : 0;
-        if (i < chunks) {
-            *n_rows = min(a.chunk_rows, end - from - i * a.chunk_rows);
-            return from + i * a.chunk_rows;
-        }
-        i -= chunks;
-    }
-    *n_rows = 0;
-    return 0;
-}
-
 /* q, keys and values in BF16, keys and values 16-byte aligned, head_dim 64, 128 or 256. blockIdx.x: chunks
  * of rows and kv heads, y: splits. Reads each key once for a chunk; bound by memory. */
 template <int HD, int NT>
@@ -132,7 +115,8 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
     begin_kernel();
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
-    int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows);
+    struct batch_seq seq;
+    int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows, &seq);
     int32_t split = (int32_t)(gridDim.y - 1 - blockIdx.y); /* the long ones first */
     int kv_head = blockIdx.x % a.n_kv, head = kv_head * a.group, n = n_rows * a.group;
     if (n_rows == 0)

@@ -572,4 +572,25 @@ __device__ __forceinline__ void split_merge(T *o, const float2 *part, const floa
         o[d] = from_float<T>(acc / sum);
 }
 
+/* A group of rows is cut into chunks of at most chunk_rows, each of one sequence *seq: chunk i's first
+ * row. */
+template <typename A>
+__device__ __forceinline__ int32_t chunk_at(const A &a, int32_t i, int32_t *n_rows,
+                                            struct batch_seq *seq)
+{
+    for (int32_t s = 0; s < a.n_seqs; s++) {
+        int32_t from = max(a.seq[s].first_row, a.first_row);
+        int32_t end = min(a.seq[s].first_row + a.seq[s].n_rows, a.first_row + a.n_rows);
+        int32_t chunks = end > from ? (end - from + a.chunk_rows - 1) / a.chunk_rows : 0;
+        if (i < chunks) {
+            *seq = a.seq[s];
+            *n_rows = min(a.chunk_rows, end - from - i * a.chunk_rows);
+            return from + i * a.chunk_rows;
+        }
+        i -= chunks;
+    }
+    *n_rows = 0;
+    return 0;
+}
+
 #endif

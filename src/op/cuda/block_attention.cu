@@ -143,25 +143,6 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_loop(struct blo
     }
 }
 
-/* A group of rows is cut into chunks of at most chunk_rows, each of one sequence: chunk i's first row. */
-__device__ __forceinline__ int32_t chunk_at(const struct block_attention &a, int32_t i,
-                                            int32_t *n_rows, struct batch_seq *seq)
-{
-    for (int32_t s = 0; s < a.n_seqs; s++) {
-        int32_t from = max(a.seq[s].first_row, a.first_row);
-        int32_t end = min(a.seq[s].first_row + a.seq[s].n_rows, a.first_row + a.n_rows);
-        int32_t chunks = end > from ? (end - from + a.chunk_rows - 1) / a.chunk_rows : 0;
-        if (i < chunks) {
-            *seq = a.seq[s];
-            *n_rows = min(a.chunk_rows, end - from - i * a.chunk_rows);
-            return from + i * a.chunk_rows;
-        }
-        i -= chunks;
-    }
-    *n_rows = 0;
-    return 0;
-}
-
 /* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
  * z: kv heads. Reads each key once for a chunk; bound by latency. */
 template <int HD, int NT>

@@ -56,7 +56,7 @@ __device__ __forceinline__ float sigmoid(float x)
 
 /* ---- Reductions: the order of the additions depends on the block's size only ---------------------- */
 
-__device__ __forceinline__ float warp_sum(float x)
+template <typename X> __device__ __forceinline__ X warp_sum(X x)
 {
 #pragma unroll
     for (int i = 16; i > 0; i >>= 1)
@@ -71,16 +71,16 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 /* Of a whole block of at most 1024 threads, a multiple of 32; every thread gets the sum. */
-__device__ __forceinline__ float block_sum(float x)
+template <typename X> __device__ __forceinline__ X block_sum(X x)
 {
-    __shared__ float part[32];
+    __shared__ X part[32];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = blockDim.x / 32;
     x = warp_sum(x);
     __syncthreads();
     if (lane == 0)
         part[warp] = x;
     __syncthreads();
-    x = lane < n ? part[lane] : 0.0f;
+    x = lane < n ? part[lane] : X(0);
     return warp_sum(x);
 }
 

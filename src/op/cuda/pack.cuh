@@ -201,12 +201,26 @@ __device__ __forceinline__ bool is_held(float sum)
 {
     return sum <= 3.402823466e+38f; /* not if NaN */
 }
-__device__ __forceinline__ double warp_sum(double x)
+/* Of the values that a warp, or a BLOCK, holds together. Sums that F32 does not hold are taken in double. */
+template <bool BLOCK, typename T, int P, int N>
+__device__ __forceinline__ float rms_scale_of(const pack<T, P> (&v)[N], int64_t n, float eps)
 {
+    float sum = 0;
 #pragma unroll
-    for (int i = 16; i > 0; i >>= 1)
-        x += __shfl_xor_sync(0xffffffffu, x, i);
-    return x;
+    for (int j = 0; j < N; j++)
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            sum = fmaf(v[j][i], v[j][i], sum);
+    sum = BLOCK ? block_sum(sum) : warp_sum(sum);
+    if (is_held(sum))
+        return rms_scale(sum, n, eps);
+    double all = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            all += (double)v[j][i] * (double)v[j][i];
+    return rms_scale(BLOCK ? block_sum(all) : warp_sum(all), n, eps);
 }
 
 #endif

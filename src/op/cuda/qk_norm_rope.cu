@@ -59,23 +59,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
         sine[i] = s * rope.scale;
     }
     if (is_head) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-#pragma unroll
-            for (int i = 0; i < PACK; i++)
-                sum = fmaf(v[j][i], v[j][i], sum);
-        sum = warp_sum(sum);
-        float scale = rms_scale(sum, d, a.eps);
-        if (!is_held(sum)) {
-            double all = 0;
-#pragma unroll
-            for (int j = 0; j < N; j++)
-#pragma unroll
-                for (int i = 0; i < PACK; i++)
-                    all += (double)v[j][i] * (double)v[j][i];
-            scale = rms_scale(warp_sum(all), d, a.eps);
-        }
+        float scale = rms_scale_of<false>(v, d, a.eps);
 #pragma unroll
         for (int j = 0; j < N; j++)
 #pragma unroll

@@ -21,19 +21,6 @@ template <typename T> static view<T> view_of(const struct tensor *t)
 
 enum { NORM_THREADS = 512 }; /* at most */
 
-static __device__ double block_sum(double x)
-{
-    __shared__ double part[32];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = blockDim.x / 32;
-    x = warp_sum(x);
-    __syncthreads();
-    if (lane == 0)
-        part[warp] = x;
-    __syncthreads();
-    x = lane < n ? part[lane] : 0.0;
-    return warp_sum(x);
-}
-
 /* A block a row, N packs a thread, which stay in registers with their weights between the sum and the
  * product. The order of the sum depends on n alone. */
 template <typename T, int N>
@@ -56,23 +43,7 @@ static __global__ void __launch_bounds__(NORM_THREADS)
         int64_t c = (threadIdx.x + (int64_t)j * blockDim.x) * PACK;
         weight[j] = load_pack<PACK>(w + c, n - c, w_wide);
     }
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < N; j++)
-#pragma unroll
-        for (int i = 0; i < PACK; i++)
-            sum = fmaf(v[j][i], v[j][i], sum);
-    sum = block_sum(sum);
-    float scale = rms_scale(sum, n, eps);
-    if (!is_held(sum)) {
-        double all = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-#pragma unroll
-            for (int i = 0; i < PACK; i++)
-                all += (double)v[j][i] * (double)v[j][i];
-        scale = rms_scale(block_sum(all), n, eps);
-    }
+    float scale = rms_scale_of<true>(v, n, eps);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         int64_t c = (threadIdx.x + (int64_t)j * blockDim.x) * PACK;
@@ -166,23 +137,7 @@ static __global__ void __launch_bounds__(GATED_WARPS * 32)
         g[j] = load_pack<GATED_PACK>(gate + c, n - c, gate_wide);
         weight[j] = load_pack<GATED_PACK>(w + c, n - c, w_wide);
     }
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < N; j++)
-#pragma unroll
-        for (int k = 0; k < GATED_PACK; k++)
-            sum = fmaf(v[j][k], v[j][k], sum);
-    sum = warp_sum(sum);
-    float scale = rms_scale(sum, n, eps);
-    if (!is_held(sum)) {
-        double all = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-#pragma unroll
-            for (int k = 0; k < GATED_PACK; k++)
-                all += (double)v[j][k] * (double)v[j][k];
-        scale = rms_scale(warp_sum(all), n, eps);
-    }
+    float scale = rms_scale_of<false>(v, n, eps);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         int64_t c = (lane + 32 * j) * GATED_PACK;
