@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "random.h"
+
 enum {
     READ_BYTES = 256 << 20, /* eight times a large last-level cache */
     ROUNDS = 100000,        /* of an arithmetic probe: half a millisecond */
@@ -38,7 +40,7 @@ struct bench *bench_open(struct pool *pool)
     if (!b)
         return NULL;
     b->pool = pool;
-    b->memory = aligned_alloc(64, READ_BYTES);
+    b->memory = large_pages(READ_BYTES);
     if (!b->memory) {
         free(b);
         return NULL;

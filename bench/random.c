@@ -1,13 +1,15 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "random.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tensor/number.h"
 
-enum { MAX_BLOCKS = 4096 };
+enum { MAX_BLOCKS = 4096, PAGE = 2 << 20 };
 
 static void *block[MAX_BLOCKS];
 static int n_blocks;
@@ -18,9 +20,18 @@ static _Noreturn void die(const char *what)
     exit(1);
 }
 
+void *large_pages(size_t bytes)
+{
+    size_t size = bytes < PAGE ? 64 : PAGE;
+    void *p = aligned_alloc(size, (bytes + size) / size * size);
+    if (p && size == PAGE)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
 void *memory(size_t bytes)
 {
-    void *p = n_blocks < MAX_BLOCKS ? aligned_alloc(64, (bytes + 127) & ~(size_t)63) : NULL;
+    void *p = n_blocks < MAX_BLOCKS ? large_pages(bytes) : NULL;
     if (!p)
         die("out of memory");
     return block[n_blocks++] = p;

@@ -4,6 +4,9 @@
 
 #include "quant/formats.h"
 
+/* Like the maps of a checkpoint's files, in large pages where the system gives them. NULL if there is no
+ * memory; to be freed. */
+void *large_pages(size_t bytes);
 /* Memory is taken for one case and released after it, all at once; running out ends the program. */
 void *memory(size_t bytes);
 void *random_bytes(size_t bytes);

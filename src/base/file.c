@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/file.h"
 
 #include <errno.h>
@@ -37,6 +38,10 @@ lathe_status file_map(struct file *f, const char *path, lathe_error *err)
                       strerror(errno));
         else
             f->data = p;
+        /* Reading weights through 4 KiB pages costs up to a sixth of a product's time. Not every file
+         * system has larger ones, so a refusal is no error. */
+        if (f->data)
+            (void)madvise(p, f->size, MADV_HUGEPAGE);
     }
     close(fd);
     if (st)

@@ -13,7 +13,7 @@ struct file {
     size_t size;
 };
 
-/* Maps a regular file read-only. Messages name the path. */
+/* Maps a regular file read-only, in large pages where the file system has them. Messages name the path. */
 lathe_status file_map(struct file *f, const char *path, lathe_error *err);
 /* No-op on a zeroed struct. */
 void file_unmap(struct file *f);
