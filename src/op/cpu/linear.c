@@ -75,9 +75,9 @@ static size_t lay_out(struct product *p, const struct cpu *cpu, int64_t T)
 {
     const struct linear_kernel *k = p->kernel;
     int64_t size = (int64_t)dtype_size(k->packed), row = round_up(p->w->cols, k->group) * size;
-    p->block = min64(k->max_cols, k->max_bytes / (min64(T, k->max_x) * size)) / k->group * k->group;
-    if (p->block < k->group)
-        p->block = k->group;
+    int64_t most = min64(k->max_cols, k->max_bytes / (min64(T, k->max_x) * size)) / k->group;
+    int64_t n = (p->w->cols - 1) / ((most ? most : 1) * k->group) + 1;
+    p->block = round_up((p->w->cols + n - 1) / n, k->group); /* equal: short ones cost as much */
     p->row_bytes = (size_t)row;
     size_t packed = (size_t)round_up(T * row, LINE);
     p->sums_bytes = (size_t)(LINEAR_MAX_ROWS * min64(T, BATCH_ROWS) * LINEAR_LANES) * sizeof(float);
