@@ -15,10 +15,11 @@
 #include "quant/parts.h"
 
 enum {
-    BATCH_ROWS = 64, /* activation rows that pass over a panel together: 256 KiB of sums */
-    ALONE_ROWS = 4,  /* weight rows of a panel if there is one activation row */
-    GRAIN = 4,       /* weight rows; what the kernels take at once */
-    LINE = 128,      /* bytes: two cache lines, which processors fetch together */
+    BATCH_ROWS = 64,   /* activation rows that pass over a panel together: 256 KiB of sums */
+    ALONE_ROWS = 4,    /* weight rows of a panel if there is one activation row */
+    GRAIN = 4,         /* weight rows; what the kernels take at once */
+    SCALE_BLOCK = 128, /* columns */
+    LINE = 128,        /* bytes: two cache lines, which processors fetch together */
 };
 
 /* Sums of weight rows with one activation row, still in lanes, and what they are to be multiplied by. */
@@ -75,9 +76,11 @@ static size_t lay_out(struct product *p, const struct cpu *cpu, int64_t T)
 {
     const struct linear_kernel *k = p->kernel;
     int64_t size = (int64_t)dtype_size(k->packed), row = round_up(p->w->cols, k->group) * size;
-    int64_t most = min64(k->max_cols, k->max_bytes / (min64(T, k->max_x) * size)) / k->group;
-    int64_t n = (p->w->cols - 1) / ((most ? most : 1) * k->group) + 1;
-    p->block = round_up((p->w->cols + n - 1) / n, k->group); /* equal: short ones cost as much */
+    /* Equal blocks, because a short one costs as much; of whole FP8 scale blocks. */
+    int64_t unit = k->group > SCALE_BLOCK ? k->group : SCALE_BLOCK;
+    int64_t most = min64(k->max_cols, k->max_bytes / (min64(T, k->max_x) * size)) / unit;
+    int64_t n = (p->w->cols - 1) / ((most ? most : 1) * unit) + 1;
+    p->block = round_up((p->w->cols + n - 1) / n, unit);
     p->row_bytes = (size_t)row;
     size_t packed = (size_t)round_up(T * row, LINE);
     p->sums_bytes = (size_t)(LINEAR_MAX_ROWS * min64(T, BATCH_ROWS) * LINEAR_LANES) * sizeof(float);
