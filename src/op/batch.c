@@ -14,8 +14,8 @@ bool batch_fits(const struct batch *b, int64_t n_slots)
 
 static bool planes_agree(const struct tensor *k, const struct tensor *v)
 {
-    if (k->n_dims != 4 || v->n_dims != 4 || k->dtype != v->dtype || !is_act(k->dtype) ||
-        k->stride < tensor_row(k) || v->stride < tensor_row(v))
+    if (k->n_dims != 4 || v->n_dims != 4 || k->dtype != v->dtype || k->stride < tensor_row(k) ||
+        v->stride < tensor_row(v))
         return false;
     for (int i = 0; i < 4; i++)
         if (k->dim[i] != v->dim[i] || k->dim[i] < 1)
@@ -25,12 +25,13 @@ static bool planes_agree(const struct tensor *k, const struct tensor *v)
 
 bool kv_pages_agree(const struct kv_pages *kv)
 {
-    return planes_agree(&kv->k, &kv->v) && kv->pages_per_slot >= 1;
+    bool can_hold = is_act(kv->k.dtype) || kv->k.dtype == DT_F8_E4M3;
+    return can_hold && planes_agree(&kv->k, &kv->v) && kv->pages_per_slot >= 1;
 }
 
 bool kv_ring_agrees(const struct kv_ring *ring)
 {
-    return planes_agree(&ring->k, &ring->v);
+    return is_act(ring->k.dtype) && planes_agree(&ring->k, &ring->v);
 }
 
 bool kv_pages_hold(const struct kv_pages *kv, const struct batch *b)

@@ -64,16 +64,18 @@ void op_qk_norm_rope(struct exec *x, struct tensor q, struct tensor k, struct te
                      struct tensor q_norm, struct tensor k_norm, int32_t head_dim, float eps,
                      const struct rope *rope, const struct batch *b);
 
-/* One layer's keys and values in fixed blocks of positions. */
+/* One layer's keys and values in fixed blocks of positions. In E4M3 a code is the number itself, with no
+ * scale: keys are normalised, values about as large. */
 struct kv_pages {
-    struct tensor k, v;        /* [n_pages, page, n_kv_heads, head_dim] BF16 or F32 */
+    struct tensor k, v;        /* [n_pages, page, n_kv_heads, head_dim] BF16, F32 or E4M3 */
     const int32_t *page_table; /* [n_slots, pages_per_slot]: page of positions [i * page, ...) */
     int32_t pages_per_slot;
     const int32_t *device_table; /* the same in the backend's memory */
 };
 
 /* Rounds k and v [T, n_kv_heads * head_dim] act to the cache's dtype and writes them at each row's
- * (slot, pos). Runs in every phase: what lies at or above a sequence's frontier is garbage by
+ * (slot, pos). To E4M3: nearest, ties to even; what is beyond 448, infinity too, becomes 448 with its sign;
+ * NaN stays NaN. Runs in every phase: what lies at or above a sequence's frontier is garbage by
  * contract and is written before it is read. */
 void op_kv_append(struct exec *x, const struct kv_pages *kv, struct tensor k, struct tensor v,
                   const struct batch *b);

@@ -299,6 +299,8 @@ double op_at(const struct tensor *t, int64_t row, int64_t col)
     int64_t i = row * m.stride + col;
     if (m.dtype == DT_F32)
         return (double)((const float *)m.data)[i];
+    if (m.dtype == DT_F8_E4M3)
+        return (double)e4m3_to_f32(((const uint8_t *)m.data)[i]);
     CHECK(m.dtype == DT_BF16);
     return (double)bf16_to_f32(((const uint16_t *)m.data)[i]);
 }
@@ -309,6 +311,8 @@ void op_put(const struct tensor *t, int64_t row, int64_t col, double value)
     int64_t i = row * m.stride + col;
     if (m.dtype == DT_F32)
         ((float *)m.data)[i] = (float)value;
+    else if (m.dtype == DT_F8_E4M3)
+        ((uint8_t *)m.data)[i] = e4m3_from_f32((float)value);
     else
         ((uint16_t *)m.data)[i] = bf16_from_f32((float)value);
 }

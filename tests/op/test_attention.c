@@ -106,9 +106,11 @@ static void check(const struct shape *s, int n_seqs, const int32_t *pos, const i
 TEST(attention_rows)
 {
     static const struct shape shapes[] = {
-        {6, 1, 256, 64, DT_BF16, DT_BF16}, {6, 1, 256, 64, DT_F32, DT_F32},
-        {8, 2, 64, 16, DT_BF16, DT_F32},   {3, 3, 40, 64, DT_F32, DT_BF16},
-        {2, 1, 33, 100, DT_BF16, DT_BF16}, {7, 1, 1, 1, DT_F32, DT_F32},
+        {6, 1, 256, 64, DT_BF16, DT_BF16},    {6, 1, 256, 64, DT_F32, DT_F32},
+        {8, 2, 64, 16, DT_BF16, DT_F32},      {3, 3, 40, 64, DT_F32, DT_BF16},
+        {2, 1, 33, 100, DT_BF16, DT_BF16},    {7, 1, 1, 1, DT_F32, DT_F32},
+        {6, 1, 256, 64, DT_BF16, DT_F8_E4M3}, {6, 2, 256, 16, DT_F32, DT_F8_E4M3},
+        {3, 1, 97, 100, DT_BF16, DT_F8_E4M3},
     };
     static const struct {
         int32_t pos, n_rows;
@@ -126,9 +128,15 @@ TEST(attention_seqs)
     check(&(struct shape){6, 1, 128, 64, DT_BF16, DT_BF16}, 3, pos, rows, 0);
     check(&(struct shape){6, 1, 128, 64, DT_BF16, DT_BF16}, 3, pos, one, 0);
     check(&(struct shape){4, 2, 64, 64, DT_F32, DT_F32}, 3, pos, rows, 0);
-    if (!test_quick()) /* the 27B's heads */
+    check(&(struct shape){6, 1, 256, 64, DT_BF16, DT_F8_E4M3}, 3, pos, rows, 0);
+    check(&(struct shape){12, 2, 256, 16, DT_BF16, DT_F8_E4M3}, 3, pos, one, 0);
+    check(&(struct shape){4, 2, 64, 64, DT_F32, DT_F8_E4M3}, 3, pos, rows, 0);
+    if (!test_quick()) { /* the 27B's heads */
         check(&(struct shape){24, 4, 256, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){300},
               (const int32_t[]){3}, 0);
+        check(&(struct shape){24, 4, 256, 64, DT_BF16, DT_F8_E4M3}, 1, (const int32_t[]){300},
+              (const int32_t[]){3}, 0);
+    }
 }
 
 /* A prompt of many blocks: rows that share tiles against rows alone. */
@@ -136,6 +144,52 @@ TEST(attention_prompt)
 {
     check(&(struct shape){6, 1, 64, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){100},
           (const int32_t[]){test_quick() ? 101 : 300}, 0);
+    check(&(struct shape){6, 1, 256, 64, DT_BF16, DT_F8_E4M3}, 1, (const int32_t[]){100},
+          (const int32_t[]){test_quick() ? 101 : 200}, 0);
+}
+
+/* Every code as a value, alone and beside others: half of a page's keys see NaN. */
+TEST(attention_reads_e4m3)
+{
+    enum { HD = 256, KEYS = 2 };
+    static const int32_t table[] = {0};
+    static const enum dtype act[] = {DT_BF16, DT_F32};
+    static struct op_batch b;
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = -1; i < n; i++)
+        for (int c = 0; c < 4; c++) {
+            struct op_env *e = i < 0 ? op_ref() : &env[i];
+            enum phase phase = c / 2 ? PHASE_PREFILL : PHASE_DECODE;
+            struct tensor q = op_tensor(act[c % 2], KEYS, HD, 0),
+                          o = op_tensor(DT_F32, KEYS, HD, 0);
+            struct tensor k = op_tensor(DT_F8_E4M3, KEYS, HD, 0),
+                          v = op_tensor(DT_F8_E4M3, KEYS, HD, 0);
+            struct kv_pages kv = {tensor_4d(k.data, DT_F8_E4M3, 1, KEYS, 1, HD),
+                                  tensor_4d(v.data, DT_F8_E4M3, 1, KEYS, 1, HD), table, 1,
+                                  op_table(table, 1)};
+            op_case("%s, %s, phase %d", e->name, dtype_name(act[c % 2]), (int)phase);
+            op_fill(&q, 0);
+            op_fill(&k, 1);
+            for (int d = 0; d < HD; d++) {
+                ((uint8_t *)v.data)[d] = (uint8_t)d;
+                ((uint8_t *)v.data)[HD + d] = (uint8_t)(d ^ 0x40);
+            }
+            op_batch_begin(&b, phase);
+            op_batch_add(&b, 0, 0, KEYS);
+            op_attention(&e->exec, o, q, &kv, 1, &b.b);
+            op_check_ok(e);
+            for (int d = 0; d < HD; d++) {
+                double one = op_at(&v, 0, d), want[KEYS] = {one, (one + op_at(&v, 1, d)) / 2};
+                for (int t = 0; t < KEYS; t++) {
+                    double got = op_at(&o, t, d);
+                    if (!(isnan(want[t]) ? isnan(got)
+                                         : fabs(got - want[t]) <= 1e-6 * fabs(want[t])))
+                        OP_FAIL("row %d, code %02x: %g, expected %g", t, d, got, want[t]);
+                }
+            }
+            op_done();
+        }
 }
 
 /* More splits than may be in flight at once (8 MiB of sums): 24 of them for 16 rows of 24 heads. */

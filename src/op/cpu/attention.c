@@ -1,6 +1,7 @@
 /* Attention in tiles of keys, split at absolute positions. A row and head's result is made of one sum
  * per split of ATTENTION_SPLIT keys (tiles in ascending order, online softmax), added to each other in
- * ascending order. Who computes which split, and which rows share a tile, changes nothing in it. */
+ * ascending order. Who computes which split, and which rows share a tile, changes nothing in it.
+ * Keys and values in E4M3 become BF16 a tile at a time, which changes no number. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -34,7 +35,9 @@ struct job {
     int64_t rows_per_block, heads_per_block, n_blocks;
     int64_t n_splits; /* of the longest row */
     unsigned char *threads;
-    size_t thread_bytes;
+    size_t thread_bytes,
+        sums_bytes;           /* of a thread; of its scores and sums, behind which tiles of E4M3
+                                        are expanded */
     float *all_max, *all_sum; /* [T, n_heads] */
     float *wave;              /* [wave_splits][T * n_heads * (head_dim + 2)] */
     int64_t wave_splits, wave_first;
@@ -63,7 +66,10 @@ static size_t lay_out(struct job *j, const struct cpu *cpu, const struct attenti
     j->group = a->q.dim[1] / j->hd / j->n_kv;
     j->rows_per_block = least(T, QUERIES / j->group);
     int64_t queries = j->rows_per_block * j->group, heads = j->n_kv * j->group;
-    j->thread_bytes = whole_lines((size_t)(queries * (j->hd + ATTENTION_TILE + 2)) * sizeof(float));
+    j->sums_bytes = whole_lines((size_t)(queries * (j->hd + ATTENTION_TILE + 2)) * sizeof(float));
+    j->thread_bytes = j->sums_bytes;
+    if (k->dtype == DT_F8_E4M3)
+        j->thread_bytes += whole_lines((size_t)(2 * ATTENTION_TILE * j->hd) * sizeof(uint16_t));
     size_t used = j->thread_bytes * (size_t)pool_threads(cpu->pool);
     unsigned char *base = a->scratch.data;
     j->threads = base;
@@ -154,6 +160,18 @@ static void look_ahead(const struct job *j, const struct block *b, int64_t kv_he
     t->ahead_stride = row * (size_t)(all ? 1 : n_kv);
 }
 
+/* Rows of E4M3 codes to BF16 in *to, which moves on. ahead, if not NULL: n_keys rows that are wanted next. */
+static void expand(const struct job *j, const void **rows, int64_t n_keys, uint16_t **to,
+                   const unsigned char *ahead, size_t ahead_stride)
+{
+    for (int64_t i = 0; i < n_keys; i++, *to += j->hd) {
+        for (int64_t at = 0; ahead && at < j->hd; at += 64)
+            __builtin_prefetch(ahead + (size_t)i * ahead_stride + at, 0, 2);
+        j->cpu->kernels.convert(*to, DT_BF16, rows[i], DT_F8_E4M3, j->hd);
+        rows[i] = *to;
+    }
+}
+
 /* Adds one tile of keys to the sums of the block's rows and one kv head's queries. Rows that see all of
  * the tile go together, the others one by one. */
 static void tile_sums(const struct job *j, const struct block *b, int64_t kv_head, int64_t first,
@@ -161,8 +179,16 @@ static void tile_sums(const struct job *j, const struct block *b, int64_t kv_hea
 {
     const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
     size_t head = (size_t)j->hd * dtype_size(j->a->q.dtype); /* bytes */
-    find_rows(j->a->kv, b, kv_head, first, least(ATTENTION_TILE, b->pos + b->n_rows - first), key,
-              value);
+    int64_t n_keys = least(ATTENTION_TILE, b->pos + b->n_rows - first);
+    struct attention_tile ahead = {.kv = j->a->kv->k.dtype};
+    find_rows(j->a->kv, b, kv_head, first, n_keys, key, value);
+    look_ahead(j, b, kv_head, first, &ahead);
+    if (ahead.kv == DT_F8_E4M3) {
+        uint16_t *to = (uint16_t *)(void *)((unsigned char *)p + j->sums_bytes);
+        expand(j, key, n_keys, &to, ahead.ahead_key, ahead.ahead_stride);
+        expand(j, value, n_keys, &to, ahead.ahead_value, ahead.ahead_stride);
+        ahead = (struct attention_tile){.kv = DT_BF16};
+    }
     for (int64_t r = 0; r < b->n_rows;) {
         int64_t sees = least(ATTENTION_TILE, b->pos + r + 1 - first);
         int64_t n_rows = sees < ATTENTION_TILE ? 1 : b->n_rows - r;
@@ -184,10 +210,13 @@ static void tile_sums(const struct job *j, const struct block *b, int64_t kv_hea
             .sum = out->sum + at,
             .o = out->o + at * (size_t)j->hd,
             .act = j->a->q.dtype,
-            .kv = j->a->kv->k.dtype,
+            .kv = ahead.kv,
         };
-        if (r == 0)
-            look_ahead(j, b, kv_head, first, &t);
+        if (r == 0) {
+            t.ahead_key = ahead.ahead_key;
+            t.ahead_value = ahead.ahead_value;
+            t.ahead_stride = ahead.ahead_stride;
+        }
         if (sees > 0)
             j->cpu->kernels.attention_tile(&t);
         r += n_rows;

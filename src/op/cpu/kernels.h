@@ -61,6 +61,7 @@ struct block_conv_row {
 };
 
 struct cpu_kernels {
+    /* From BF16 or F32 to them or to E4M3; from E4M3 to BF16. */
     void (*convert)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n);
     void (*rmsnorm)(void *y, const void *x, const float *w, int64_t n, float eps, enum dtype act);
     void (*rmsnorm_gated)(void *y, const float *o, const void *z, const float *w, int64_t n,

@@ -15,10 +15,67 @@
             call_f32;                                                                              \
     } while (0)
 
+#if defined(__AVX512BW__)
+/* 64 E4M3 codes to BF16: low and high bytes apart, those of numbers below 2^-6 from tables. */
+INLINE void e4m3_to_bf16_64(uint16_t *dst, const uint8_t *src)
+{
+    const __m512i low_of = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 0, -128, -64, 0, 0x20, 0x40, 0x60, 0, 0, -128, -64, 0, 0x20, 0x40, 0x60));
+    const __m512i high_of = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 59, 59, 59, 60, 60, 60, 60, 0, 59, 59, 59, 60, 60, 60, 60));
+    __m512i code = _mm512_loadu_si512(src), sign = _mm512_set1_epi8(-128);
+    /* The halves of each quarter are interleaved below: bring the right quarters there. */
+    code = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), code);
+    __m512i rest = _mm512_andnot_si512(sign, code);
+    __mmask64 small = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x78));
+    __mmask64 nan = _mm512_cmpeq_epi8_mask(rest, _mm512_set1_epi8(0x7F));
+    __m512i low = _mm512_and_si512(_mm512_slli_epi16(code, 4), _mm512_set1_epi8(-16));
+    __m512i high = _mm512_and_si512(_mm512_srli_epi16(code, 4), _mm512_set1_epi8(7));
+    high = _mm512_add_epi8(high, _mm512_set1_epi8(60));
+    low = _mm512_mask_shuffle_epi8(low, small, low_of, rest);
+    high = _mm512_mask_shuffle_epi8(high, small, high_of, rest);
+    low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-64));
+    high = _mm512_mask_mov_epi8(high, nan, _mm512_set1_epi8(0x7F));
+    high = _mm512_ternarylogic_epi64(high, code, sign, 0xF8); /* high | (code & sign) */
+    _mm512_storeu_si512(dst, _mm512_unpacklo_epi8(low, high));
+    _mm512_storeu_si512(dst + 32, _mm512_unpackhi_epi8(low, high));
+}
+#endif
+
+INLINE void e4m3_to_bf16(uint16_t *dst, const uint8_t *src, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__AVX512BW__)
+    for (; i + 64 <= n; i += 64)
+        e4m3_to_bf16_64(dst + i, src + i);
+#endif
+    for (; i < n; i += 2 * LANES) {
+        vwb code = {0};
+        int64_t m = n - i < 2 * LANES ? n - i : 2 * LANES;
+        memcpy(&code, src + i, (size_t)m);
+        vw value = v_bf16_from_e4m3(__builtin_convertvector(code, vw));
+        memcpy(dst + i, &value, (size_t)m * sizeof *dst);
+    }
+}
+
+/* From BF16 or F32 to them or to E4M3; from E4M3 to BF16. */
 static void convert(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n)
 {
     if (from == to) {
         memcpy(dst, src, (size_t)n * dtype_size(from));
+        return;
+    }
+    if (from == DT_F8_E4M3) {
+        e4m3_to_bf16(dst, src, n);
+        return;
+    }
+    if (to == DT_F8_E4M3) {
+        for (int64_t i = 0; i < n; i += LANES) {
+            int64_t m = v_left(n, i);
+            vb code =
+                v_to_e4m3(from == DT_F32 ? v_get(src, i, m, DT_F32) : v_get(src, i, m, DT_BF16));
+            memcpy((unsigned char *)dst + i, &code, (size_t)m);
+        }
         return;
     }
     for (int64_t i = 0; i < n; i += LANES) {

@@ -28,6 +28,9 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+typedef uint8_t vb __attribute__((vector_size(LANES)));
+typedef uint16_t vw __attribute__((vector_size(LANES * 4))); /* twice as many lanes */
+typedef uint8_t vwb __attribute__((vector_size(LANES * 2)));
 typedef float v4 __attribute__((vector_size(16)));
 
 INLINE vf v_set(float x)
@@ -118,6 +121,32 @@ INLINE vh v_to_bf16(vf v)
     vu u = (vu)v, nan = (vu)(v != v);
     vu rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
     return __builtin_convertvector((rounded & ~nan) | (quiet & nan), vh);
+}
+
+/* As e4m3_from_f32. */
+INLINE vb v_to_e4m3(vf v)
+{
+    vu u = (vu)v, a = u & 0x7FFFFFFF, sign = u >> 24 & 0x80;
+    vu code = (a - (120u << 23) + 0x7FFFF + (a >> 20 & 1)) >> 20;
+    vu units = (vu)((vf)a + v_set(0x1p14f)) & 15; /* of 2^-9, rounded by the sum */
+    vu is_small = (vu)(a < 0x3C800000), is_large = (vu)(a >= 0x43E00000);
+    code = (units & is_small) | (code & ~is_small);
+    code = (is_large & 0x7E) | (code & ~is_large);
+    return __builtin_convertvector(code | ((vu)(a > 0x7F800000) & 1) | sign, vb);
+}
+
+/* The BF16 values of E4M3 codes, each in a word. */
+INLINE vw v_bf16_from_e4m3(vw code)
+{
+    vw rest = code & 0x7F, sign = (code & 0x80) << 8;
+    /* Below 8 it counts in 2^-9: the exponent is that of the highest bit. */
+    vw two = (vw)(rest < 2), four = (vw)(rest < 4), eight = (vw)(rest < 8);
+    vw least = (vw)(rest == 1) & 0x3B00;
+    vw small = (((rest << 6) + 0x3B00) & four) | (((rest << 5) + 0x3B80) & ~four);
+    small = (least & two) | (small & ~two);
+    vw value = (small & eight) | (((rest << 4) + 0x3C00) & ~eight);
+    vw nan = (vw)(rest == 0x7F) & 0x7FC0;
+    return value | nan | sign;
 }
 
 /* n <= LANES values of dtype BF16 or F32 from index i; the other lanes are 0. */

@@ -13,10 +13,12 @@
 OPERATORS(X)
 #undef X
 
-/* Element c of row r; t is BF16 or F32. */
+/* Element c of row r; t is BF16, F32 or E4M3. */
 static inline double get(const struct tensor *t, int64_t r, int64_t c)
 {
     int64_t i = r * t->stride + c;
+    if (t->dtype == DT_F8_E4M3)
+        return (double)e4m3_to_f32(((const uint8_t *)t->data)[i]);
     return t->dtype == DT_F32 ? (double)((const float *)t->data)[i]
                               : (double)bf16_to_f32(((const uint16_t *)t->data)[i]);
 }
@@ -36,11 +38,14 @@ static inline uint16_t bf16_from_double(double x)
     return bf16_from_f32(f32_from_bits(u));
 }
 
+/* In E4M3 only what is an F32 already. */
 static inline void put(const struct tensor *t, int64_t r, int64_t c, double x)
 {
     int64_t i = r * t->stride + c;
     if (t->dtype == DT_F32)
         ((float *)t->data)[i] = (float)x;
+    else if (t->dtype == DT_F8_E4M3)
+        ((uint8_t *)t->data)[i] = e4m3_from_f32((float)x);
     else
         ((uint16_t *)t->data)[i] = bf16_from_double(x);
 }
