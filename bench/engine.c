@@ -1,7 +1,7 @@
 /* Prefill and decode rates of a model directory over context lengths, through the public interface:
  *
  *   engine -m DIR [--contexts 128,1024,...] [-n TOKENS] [--threads N] [--activations bf16|f32]
- *          [--kv bf16|f32] [--isa NAME]
+ *          [--kv bf16|fp8|f32] [--isa NAME]
  *
  * A line a context: prompt tokens, prefill tokens per second, decode tokens per second, milliseconds a
  * token, and the bytes a token reads (weights, keys and values, recurrent state) per second. Best of
@@ -42,8 +42,10 @@ static void parse_contexts(struct options *o, const char *list)
 
 static lathe_dtype parse_dtype(const char *s)
 {
+    if (strcmp(s, "fp8") == 0)
+        return LATHE_F8_E4M3;
     if (strcmp(s, "bf16") != 0 && strcmp(s, "f32") != 0)
-        die("a dtype is bf16 or f32");
+        die("a dtype is bf16 or f32, and for --kv also fp8");
     return s[0] == 'f' ? LATHE_F32 : LATHE_BF16;
 }
 

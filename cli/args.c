@@ -15,7 +15,7 @@ void engine_args_add(struct options *o, struct engine_args *a)
     option_int(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
     option_int(o, "--threads", NULL, &a->threads, 1, 256);
     option_flag(o, "--pin", NULL, &a->pin);
-    option_word(o, "--kv", NULL, &a->kv, "bf16|f32");
+    option_word(o, "--kv", NULL, &a->kv, "bf16|fp8|f32");
     option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
     option_word(o, "--device", NULL, &a->device, "auto|cpu|cuda");
     option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|avx512bf16|neon|best");
@@ -52,6 +52,14 @@ bool engine_args_check(const struct options *o, const struct engine_args *a, int
     return true;
 }
 
+/* NULL: the default. */
+static lathe_dtype dtype_named(const char *word)
+{
+    if (word && strcmp(word, "f32") == 0)
+        return LATHE_F32;
+    return word && strcmp(word, "fp8") == 0 ? LATHE_F8_E4M3 : LATHE_BF16;
+}
+
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
 {
     lathe_engine_options_init(o);
@@ -64,11 +72,8 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->draft_k = (int32_t)a->draft_k;
     o->fixed_k = a->fixed_k;
     o->rejection = a->rejection;
-    bool f32 = a->activations && strcmp(a->activations, "f32") == 0;
-    o->activations = f32 ? LATHE_F32 : LATHE_BF16;
-    if (a->kv)
-        f32 = strcmp(a->kv, "f32") == 0;
-    o->kv = f32 ? LATHE_F32 : LATHE_BF16;
+    o->activations = dtype_named(a->activations);
+    o->kv = dtype_named(a->kv ? a->kv : a->activations);
     o->device = a->device;
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }

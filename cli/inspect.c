@@ -12,7 +12,7 @@ static const char help[] =
     "  --ctx N                context of the memory plan\n"
     "  --slots N              requests at once in the memory plan\n"
     "  --activations bf16|f32 between operators\n"
-    "  --kv bf16|f32          of the KV cache; the default is what activations are\n"
+    "  --kv bf16|fp8|f32      of the KV cache; the default is what activations are\n"
     "  --tensors              a line a tensor as the files have it\n"
     "  --matrices             a line a matrix as it is used: format, rows, columns\n"
     "  --schedule             a line an operator call of one step (opens the model)\n"
@@ -144,7 +144,10 @@ static void print_plan(const lathe_memory_plan *p, lathe_dtype kv)
 {
     char each[32], note[64];
     cli_bytes(each, p->kv_per_token);
-    (void)snprintf(note, sizeof note, "  %s, %s a token and slot", kv == LATHE_F32 ? "F32" : "BF16",
+    (void)snprintf(note, sizeof note, "  %s, %s a token and slot",
+                   kv == LATHE_F32       ? "F32"
+                   : kv == LATHE_F8_E4M3 ? "FP8"
+                                         : "BF16",
                    each);
     (void)printf("\nmemory at %d positions, %d slot%s\n", p->n_ctx, p->n_slots,
                  p->n_slots == 1 ? "" : "s");

@@ -19,7 +19,7 @@ static const char help[] =
     "  --control              spelled-out markers such as <|im_end|> are tokens\n"
     "  --json                 the result as a line of JSON\n"
     "  -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
-    "  --kv bf16|f32 (as activations)  --device auto|cpu|cuda\n"
+    "  --kv bf16|fp8|f32 (as activations)  --device auto|cpu|cuda\n"
     "  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "\n"
     "Prints the mean of -log(probability) over the tokens of the text, each given\n"

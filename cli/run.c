@@ -20,7 +20,7 @@ static const char help[] =
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N  --threads N  --pin  --activations bf16|f32\n"
-    "          --kv bf16|f32 (as activations)  --device auto|cpu|cuda\n"
+    "          --kv bf16|fp8|f32 (as activations)  --device auto|cpu|cuda\n"
     "          --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "drafts    --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
     "          --draft-model DIR  --draft-k N  --fixed-k (always N)  --rejection\n"

@@ -157,7 +157,7 @@ void lathe_checkpoint_info(const lathe_checkpoint *cp, lathe_model_info *out);
 
 /* ---- Engine -------------------------------------------------------------------------------- */
 
-typedef enum lathe_dtype { LATHE_BF16, LATHE_F32 } lathe_dtype;
+typedef enum lathe_dtype { LATHE_BF16, LATHE_F32, LATHE_F8_E4M3 } lathe_dtype;
 
 typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
 
@@ -168,8 +168,8 @@ typedef struct lathe_engine_options {
     int32_t n_queue;   /* requests that may wait for a slot; more are LATHE_E_BUSY */
     int32_t n_threads; /* 0: one per processor */
     bool pin_threads;
-    lathe_dtype kv;          /* of the KV cache */
-    lathe_dtype activations; /* between operators */
+    lathe_dtype kv; /* of the KV cache, an MTP head's too: any; codes of E4M3 have no scale */
+    lathe_dtype activations; /* between operators: LATHE_BF16 or LATHE_F32 */
     int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
     /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it
      * would be without.

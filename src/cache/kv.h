@@ -11,7 +11,7 @@ enum { KV_PAGE = 64 };
 
 struct kv_shape {
     int32_t n_layers, n_kv_heads, head_dim;
-    enum dtype dtype; /* DT_BF16 or DT_F32 */
+    enum dtype dtype; /* DT_BF16, DT_F32 or DT_F8_E4M3 */
     int32_t n_slots;
     int32_t n_ctx; /* positions a slot may hold */
 };

@@ -38,9 +38,9 @@ void lathe_engine_options_init(lathe_engine_options *o)
     };
 }
 
-static enum dtype dtype_of(lathe_dtype d)
+enum dtype engine_dtype(lathe_dtype d)
 {
-    return d == LATHE_F32 ? DT_F32 : DT_BF16;
+    return d == LATHE_F32 ? DT_F32 : d == LATHE_F8_E4M3 ? DT_F8_E4M3 : DT_BF16;
 }
 
 static lathe_status check_range(const char *name, int64_t value, int64_t low, int64_t high,
@@ -70,8 +70,8 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = check_range("prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK, err);
     if (!st)
         st = check_range("draft_k", o->draft_k, 0, INT32_MAX, err);
-    if (!st && o->kv != LATHE_BF16 && o->kv != LATHE_F32)
-        st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16 or F32");
+    if (!st && o->kv != LATHE_BF16 && o->kv != LATHE_F32 && o->kv != LATHE_F8_E4M3)
+        st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16, F32 or E4M3");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
     if (o->prefill_chunk > o->n_ctx)
@@ -83,8 +83,8 @@ static struct state_options state_options_of(const struct lathe_engine *e)
 {
     const lathe_engine_options *o = &e->options;
     return (struct state_options){
-        .act = dtype_of(o->activations),
-        .kv = dtype_of(o->kv),
+        .act = engine_dtype(o->activations),
+        .kv = engine_dtype(o->kv),
         .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx,
         .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 0,

@@ -42,6 +42,8 @@ struct spec {
     struct draft_law *law;         /* [n_slots, draft_k] with rejection sampling, else NULL */
 };
 
+enum dtype engine_dtype(lathe_dtype d);
+
 struct lathe_engine {
     lathe_engine_options options; /* its strings and callbacks are not used after open */
     lathe_text *text;

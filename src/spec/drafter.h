@@ -19,7 +19,7 @@ struct drafter_options {
     void *stream;
     const struct id_set *ids;       /* what may be sampled: nothing else is proposed */
     struct sample_scratch *scratch; /* of the thread that calls the drafter */
-    enum dtype act, kv;             /* dtypes of activations and of keys and values */
+    enum dtype act, kv;             /* dtypes of activations and of the target's keys and values */
     int32_t n_slots, n_ctx;
     int32_t max_rows; /* that committed() gets at once */
     const char

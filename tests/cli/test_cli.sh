@@ -148,7 +148,8 @@ t_bad_names_get_the_nearest() {
     usage "there is no option --frequency; the nearest is --frequency-penalty" run --frequency 1
     usage "there is no option -q (" run -q
     usage "there is no option --zzzzzzzz (" run --zzzzzzzz
-    usage "the nearest of bf16|f32 is bf16" run -m $M -p x --kv bf61
+    usage "the nearest of bf16|fp8|f32 is bf16" run -m $M -p x --kv bf61
+    usage "--kv is \"int4\", expected bf16|fp8|f32" inspect $M --kv int4
     usage "--stats is \"xml\", expected json|text" run -m $M -p x --stats xml
     usage "there is no option --tensor; the nearest is --tensors" inspect $M --tensor
     usage "there is no option --chunks; the nearest is --chunk" perplexity --chunks 5
@@ -369,6 +370,8 @@ t_kiln_in_other_ways() {
     printf '<|im_start|>user\nWhat is a kiln?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n\n' |
         "$L" run -m $M -p - --raw --top-k 1 >"$T/out" 2>"$T/err"
     out_is "$KILN"
+    run run -m $M -p "What is a kiln?" --no-think --greedy --kv fp8
+    out_is "$KILN"
     for isa in generic avx2 best; do
         run run -m $M -p "What is a kiln?" --no-think --greedy --isa $isa --kv f32 --activations f32
         [ "$isa" != avx2 ] || [ "$rc" -eq 0 ] || continue # not every processor has it
@@ -531,6 +534,8 @@ t_perplexity() {
     grep -qE '^1\.66[34][0-9]{2} nats a token, perplexity 5\.2[78][0-9]{3}, over 909 tokens$' "$T/out" ||
         bad "$(cat "$T/out")"
     awk '{ d = $1 - 1.66404; exit !(d < 1e-4 && d > -1e-4) }' "$T/out" || bad "$(cat "$T/out"), expected 1.66404"
+    run perplexity -m $M -f tests/golden/passage.txt --kv fp8
+    grep -qE '^1\.6[67][0-9]{3} nats a token' "$T/out" || bad "$(cat "$T/out")"
     run perplexity -m $M -f tests/golden/passage.txt --activations f32 --kv f32 --chunk 100 --json
     out_has '"tokens": 900}'
 }

@@ -106,6 +106,8 @@ TEST(any_split_gives_the_same_bits)
     check_splits(&bf16, 1);
     check_splits(&f32, 2);
     check_splits(&mixed, 3);
+    mixed.kv = DT_F8_E4M3;
+    check_splits(&mixed, 3);
 }
 
 TEST(any_split_gives_the_same_bits_on_every_isa)

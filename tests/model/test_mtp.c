@@ -226,10 +226,10 @@ static void small_model(const char *dir, uint64_t seed)
 
 /* The same sequence in one piece, token by token and in random pieces, some of them between proposals and
  * after commits that were taken back, gives the same bytes and drafts. */
-static void check_splits(const char *dir, enum dtype act, int32_t rounds)
+static void check_splits(const char *dir, enum dtype act, enum dtype kv, int32_t rounds)
 {
     struct bench b;
-    struct rig_options o = {.dir = dir, .act = act, .kv = act, .n_slots = 2, .n_ctx = 256};
+    struct rig_options o = {.dir = dir, .act = act, .kv = kv, .n_slots = 2, .n_ctx = 256};
     bench_open(&b, ops, &o);
     struct rng rng = {5};
     int32_t token[256], other[256], n = 150;
@@ -279,18 +279,18 @@ static void check_splits(const char *dir, enum dtype act, int32_t rounds)
 TEST(splits_give_equal_contexts)
 {
     small_model(test_tmp("splits"), 1);
-    check_splits(test_tmp("splits"), DT_F32, 3);
-    check_splits(test_tmp("splits"), DT_BF16, 3);
-    check_splits("models/nano", DT_BF16, 1);
+    check_splits(test_tmp("splits"), DT_F32, DT_F32, 3);
+    check_splits(test_tmp("splits"), DT_BF16, DT_BF16, 3);
+    check_splits(test_tmp("splits"), DT_BF16, DT_F8_E4M3, 3);
+    check_splits("models/nano", DT_BF16, DT_BF16, 1);
 }
 
-TEST(load_goes_on_where_save_was)
+static void check_load(enum dtype kv)
 {
     lathe_error err;
-    small_model(test_tmp("load"), 2);
     struct bench b;
     struct rig_options o = {
-        .dir = test_tmp("load"), .act = DT_BF16, .kv = DT_BF16, .n_slots = 2, .n_ctx = 256};
+        .dir = test_tmp("load"), .act = DT_BF16, .kv = kv, .n_slots = 2, .n_ctx = 256};
     bench_open(&b, ops, &o);
     int32_t token[256];
     random_tokens(token, 256, (uint32_t)b.r.model.dims.vocab, 3);
@@ -335,6 +335,13 @@ TEST(load_goes_on_where_save_was)
     CHECK(ops->load(b.d, 1, long_bytes, 1 << 22, &err) == LATHE_E_FORMAT);
     free(long_bytes);
     bench_close(&b);
+}
+
+TEST(load_goes_on_where_save_was)
+{
+    small_model(test_tmp("load"), 2);
+    check_load(DT_BF16);
+    check_load(DT_F8_E4M3);
 }
 
 /* A slot that goes back further than hidden states are kept drafts nothing until the next commit. */
