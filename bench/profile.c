@@ -96,7 +96,7 @@ static void print_lines(int repeats)
 
 struct opened {
     struct model model;
-    struct placer placer;
+    struct memory memory;
     struct state state;
     struct step step;
     void *stream;
@@ -202,20 +202,22 @@ int main(int argc, char **argv)
     must(model_open(&o.model, dir, &err), &err);
     must(backend_cuda.open(&o.stream, NULL, NULL, &err), &err);
     raw = backend_cuda.native(o.stream);
-    must(placer_open(&o.placer, &backend_cuda, o.stream, model_place, &o.model, &err), &err);
+    memory_loose(&o.memory, &backend_cuda, o.stream);
+    model_place(&o.memory, &o.model);
+    must(memory_load(&o.memory, NULL, NULL, NULL, &err), &err);
     struct state_options so = {.act = DT_BF16,
                                .kv = DT_BF16,
                                .n_slots = 1 + STEP_SHADOW_SLOTS,
                                .n_ctx = last + most + 64,
                                .n_verify = p == PHASE_VERIFY ? most : 16};
-    must(state_open(&o.state, &o.model.dims, &so, &backend_cuda, o.stream, &err), &err);
+    must(state_open(&o.state, &o.model.dims, &so, &o.memory.cache, &err), &err);
     struct step_options to = {.model = &o.model,
                               .state = &o.state,
                               .backend = &backend_cuda,
                               .stream = o.stream,
                               .max_rows = most,
                               .max_seqs = 1};
-    must(step_open(&o.step, &to, &err), &err);
+    must(step_open(&o.step, &to, &o.memory.workspace, &err), &err);
     for (int i = 0; i < MAX_CALLS; i++) {
         (void)cudaEventCreate(&call[i].begin);
         (void)cudaEventCreate(&call[i].end);

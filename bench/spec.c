@@ -62,6 +62,7 @@ struct spec {
     int32_t token[MAX_VERIFY], row[MAX_VERIFY], rows;
     const struct drafter_ops *ops;
     struct drafter *drafter;
+    struct memory taken;
     struct tensor hidden, feature; /* [FEED, ...] random */
 };
 
@@ -404,7 +405,7 @@ static void open_drafter(struct spec *s, const struct drafter_ops *ops, const ch
         .dir = dir,
     };
     s->ops = ops;
-    check(ops->open(&s->drafter, &o, &err), &err);
+    check(drafter_open(ops, &s->drafter, &o, &s->taken, &err), &err);
     s->feature = numbers(DT_BF16, FEED, (int64_t)n_taps * s->model.dims.hidden);
     for (int32_t pos = 0; pos < s->o->context; pos += FEED)
         feed(s, pos, s->o->context - pos < FEED ? s->o->context - pos : FEED);
@@ -435,7 +436,7 @@ static void open_target(struct spec *s)
         .n_ctx = s->o->context + 64,
         .n_verify = MAX_VERIFY,
     };
-    check(state_open(&s->state, d, &so, &backend_cpu, s->stream, &err), &err);
+    check(state_open(&s->state, d, &so, &s->taken.cache, &err), &err);
     fill_cache(&s->state.kv);
     struct step_options to = {
         .model = &s->model,
@@ -445,7 +446,7 @@ static void open_target(struct spec *s)
         .max_rows = MAX_VERIFY,
         .max_seqs = 1,
     };
-    check(step_open(&s->step, &to, &err), &err);
+    check(step_open(&s->step, &to, &s->taken.workspace, &err), &err);
 }
 
 static void open_sampling(struct spec *s)
@@ -482,6 +483,7 @@ static void open_all(struct spec *s)
     s->bench = bench_open(s->pool);
     if (!s->bench)
         die("out of memory");
+    memory_loose(&s->taken, &backend_cpu, s->stream);
     s->n_slots = 1;
     s->scale = 1;
     if (s->o->is_27b) {
@@ -502,6 +504,7 @@ static void close_all(struct spec *s)
 {
     step_close(&s->step);
     state_close(&s->state);
+    memory_close(&s->taken);
     sampler_close(s->sampler);
     sample_scratch_release(&s->scratch);
     id_set_release(&s->ids);

@@ -80,18 +80,6 @@ const char *cli_plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
-void cli_bytes(char out[32], uint64_t bytes)
-{
-    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB"};
-    double x = (double)bytes;
-    size_t u = 0;
-    while (x >= 999.95 && u + 1 < sizeof unit / sizeof *unit) {
-        x /= 1000;
-        u++;
-    }
-    (void)snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", x, unit[u]);
-}
-
 bool stdout_is_terminal(void)
 {
     return isatty(STDOUT_FILENO) == 1;

@@ -37,8 +37,6 @@ void cli_write(const char *s, size_t n);
 
 /* "s" but for one: "%d token%s". */
 const char *cli_plural(int64_t n);
-/* "27.9 MB" and the like, decimal. */
-void cli_bytes(char out[32], uint64_t bytes);
 
 bool stdout_is_terminal(void);
 bool stderr_is_terminal(void);

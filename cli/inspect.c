@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "base/size.h"
 #include "cli.h"
 
 static const char help[] =
@@ -41,7 +42,7 @@ struct inspect {
 static void print_model(const lathe_model_info *m)
 {
     char bytes[32];
-    cli_bytes(bytes, m->bytes_per_token);
+    size_text(bytes, m->bytes_per_token);
     (void)printf(
         "hidden %d, MLP %d, %d layers (%d full attention, %d Gated DeltaNet), vocabulary %d\n",
         m->hidden, m->intermediate, m->n_layers, m->n_full_attention,
@@ -86,7 +87,7 @@ static void print_formats(const lathe_checkpoint *cp)
                  "bits/weight");
     for (size_t f = 0; f < n; f++) {
         char bytes[32];
-        cli_bytes(bytes, format[f].bytes);
+        size_text(bytes, format[f].bytes);
         (void)printf("%-12s %9" PRIu64 " %14" PRIu64 " %10s %12.2f\n", format[f].name, format[f].n,
                      format[f].weights, bytes,
                      format[f].weights ? 8.0 * (double)format[f].bytes / (double)format[f].weights
@@ -101,7 +102,7 @@ static void print_matrices(const lathe_checkpoint *cp)
         lathe_module_info m;
         char bytes[32];
         lathe_checkpoint_module(cp, i, &m);
-        cli_bytes(bytes, m.bytes);
+        size_text(bytes, m.bytes);
         (void)printf("%-56s %-12s %8" PRId64 " %8" PRId64 " %10s\n", m.name, m.format, m.rows,
                      m.cols, bytes);
     }
@@ -125,25 +126,25 @@ static void print_tensors(const lathe_checkpoint *cp, bool each)
             at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%" PRId64, d ? ", " : "",
                                    t.dim[d]);
         (void)snprintf(shape + at, sizeof shape - at, "]");
-        cli_bytes(bytes, t.bytes);
+        size_text(bytes, t.bytes);
         (void)printf("%-67s %-8s %-18s %10s  %s\n", t.name, t.dtype, shape, bytes, t.file);
     }
     char bytes[32];
-    cli_bytes(bytes, total);
+    size_text(bytes, total);
     (void)printf("\n%zu tensors, %s\n", n, bytes);
 }
 
 static void print_line(const char *what, uint64_t bytes, const char *note)
 {
     char size[32];
-    cli_bytes(size, bytes);
+    size_text(size, bytes);
     (void)printf("  %-18s %10s%s\n", what, size, note);
 }
 
 static void print_plan(const lathe_memory_plan *p, lathe_dtype kv)
 {
     char each[32], note[64];
-    cli_bytes(each, p->kv_per_token);
+    size_text(each, p->kv_per_token);
     (void)snprintf(note, sizeof note, "  %s, %s a token and slot",
                    kv == LATHE_F32       ? "F32"
                    : kv == LATHE_F8_E4M3 ? "FP8"

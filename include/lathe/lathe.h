@@ -161,9 +161,12 @@ typedef enum lathe_dtype { LATHE_BF16, LATHE_F32, LATHE_F8_E4M3 } lathe_dtype;
 
 typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
 
+enum { LATHE_CTX_AUTO = -1 }; /* the largest context that fits, at most what the model declares */
+
 typedef struct lathe_engine_options {
     const char *model_dir;
-    int32_t n_ctx;     /* positions per slot; 0: min(what the model declares, 32768) */
+    int32_t n_ctx; /* positions per slot; 0: min(what the model declares, 32768); LATHE_CTX_AUTO */
+    uint64_t memory;   /* bytes that it may take, mapped weights aside; 0: what is free */
     int32_t n_slots;   /* requests that run at once */
     int32_t n_queue;   /* requests that may wait for a slot; more are LATHE_E_BUSY */
     int32_t n_threads; /* 0: one per processor */
@@ -196,17 +199,23 @@ typedef struct lathe_engine_options {
 void lathe_engine_options_init(lathe_engine_options *o);
 
 typedef struct lathe_memory_plan { /* bytes */
-    uint64_t weights;              /* mapped from the files as they are */
-    uint64_t kv_per_token;         /* of one slot */
-    uint64_t kv;                   /* all slots, full context */
-    uint64_t recurrent;            /* GDN matrices and convolution tails, all slots */
-    uint64_t drafter;              /* its weights and contexts, and the record of verify steps */
-    uint64_t workspace;            /* of one step */
-    uint64_t total;
+    uint64_t weights;      /* as they lie in the files: mapped from there, or on a GPU copied */
+    uint64_t kv_per_token; /* of one slot */
+    uint64_t kv;           /* all slots, full context */
+    uint64_t recurrent;    /* GDN matrices and convolution tails, all slots */
+    uint64_t drafter;      /* its weights and contexts, and the record of verify steps */
+    uint64_t workspace;    /* of one step */
+    uint64_t total;        /* of these but kv_per_token */
+    uint64_t mapped;       /* of total: read from the files in place. Not refused for */
+    uint64_t head_room;    /* what must stay free beside it */
+    uint64_t device_total; /* memory of the device; 0: not known */
+    uint64_t device_free;  /* of it, now; on the CPU what programs can have without swapping */
+    char device[32];       /* "cuda sm_90", "cpu avx2" */
     int32_t n_ctx, n_slots;
 } lathe_memory_plan;
 
-/* What lathe_engine_open would take, without taking it. */
+/* What lathe_engine_open would take, without taking it: files are mapped and a GPU is asked what it has.
+ * LATHE_E_MEMORY if it does not fit; *out is filled then too, and its total is 0 after any other failure. */
 lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, lathe_error *err);
 
 typedef struct lathe_engine lathe_engine;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,17 @@ void file_unmap(struct file *f)
         munmap(p.v, f->size);
     }
     *f = (struct file){0};
+}
+
+void file_will_need(const void *p, size_t n)
+{
+    union {
+        const void *c;
+        unsigned char *v;
+    } at = {.c = p};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)p % page;
+    if (n)
+        (void)posix_madvise(at.v - before, n + before, POSIX_MADV_WILLNEED);
 }
 
 lathe_status file_read(struct buf *out, const char *path, lathe_error *err)

@@ -18,6 +18,9 @@ lathe_status file_map(struct file *f, const char *path, lathe_error *err);
 /* No-op on a zeroed struct. */
 void file_unmap(struct file *f);
 
+/* Asks for bytes of a mapped file to be read in now, without waiting; for other memory it does nothing. */
+void file_will_need(const void *p, size_t n);
+
 /* Appends the whole file to `out`, whose limit bounds it. */
 lathe_status file_read(struct buf *out, const char *path, lathe_error *err);
 bool file_exists(const char *path);

@@ -28,21 +28,21 @@ size_t kv_cache_bytes_per_token(const struct kv_shape *s)
     return page_bytes(s) / KV_PAGE * 2 * (size_t)s->n_layers;
 }
 
-lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
-                           const struct backend *backend, void *stream, lathe_error *err)
+lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s, struct region *region,
+                           lathe_error *err)
 {
-    *kv = (struct kv_cache){.shape = *s, .backend = backend, .stream = stream};
+    const struct backend *backend = region->backend;
+    *kv = (struct kv_cache){.shape = *s, .backend = backend, .stream = region->stream};
     kv->pages_per_slot = pages_for(s->n_ctx);
     size_t n = n_pages_of(s);
     if (n > INT32_MAX)
         return fail(err, LATHE_E_LIMIT, "KV cache: %zu pages, at most %d", n, INT32_MAX);
     kv->n_pages = (int32_t)n;
     void *data = NULL, *table = NULL;
-    lathe_status st =
-        backend->alloc(stream, &data, n * page_bytes(s) * 2 * (size_t)s->n_layers, err);
+    lathe_status st = region_take(region, &data, n * page_bytes(s) * 2 * (size_t)s->n_layers, err);
     kv->data = data;
     if (!st && !backend->is_host)
-        st = backend->alloc(stream, &table, n * sizeof(int32_t), err);
+        st = region_take(region, &table, n * sizeof(int32_t), err);
     if (!st) {
         kv->page_table = calloc(n ? n : 1, sizeof(int32_t));
         kv->device_table = backend->is_host ? kv->page_table : table;
@@ -64,10 +64,6 @@ lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
 
 void kv_cache_close(struct kv_cache *kv)
 {
-    if (kv->data)
-        kv->backend->free(kv->stream, kv->data);
-    if (kv->device_table && kv->device_table != kv->page_table)
-        kv->backend->free(kv->stream, kv->device_table);
     free(kv->page_table);
     free(kv->n_used);
     free(kv->free_page);

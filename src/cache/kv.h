@@ -3,7 +3,7 @@
 #ifndef LATHE_CACHE_KV_H
 #define LATHE_CACHE_KV_H
 
-#include "op/backend.h"
+#include "op/memory.h"
 
 /* 64: the attention's splits are whole pages, and a page of the 27B (128 KiB) is long enough to
  * stream. */
@@ -34,8 +34,9 @@ struct kv_cache {
 /* Bytes kv_cache_open takes of backend memory. */
 size_t kv_cache_bytes(const struct kv_shape *s);
 size_t kv_cache_bytes_per_token(const struct kv_shape *s);
-lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s,
-                           const struct backend *backend, void *stream, lathe_error *err);
+/* Its pages are the region's. While that measures, the cache has its shape and no pages. */
+lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s, struct region *region,
+                           lathe_error *err);
 void kv_cache_close(struct kv_cache *kv); /* no-op on a zeroed struct */
 
 /* Makes positions [0, n) of a slot addressable; never fails for n <= n_ctx. */

@@ -26,24 +26,17 @@ size_t record_bytes(const struct recurrent_shape *s, int32_t n_rows)
 }
 
 lathe_status record_open(struct record *r, const struct recurrent_shape *s, int32_t n_rows,
-                         const struct backend *backend, void *stream, lathe_error *err)
+                         struct region *region, lathe_error *err)
 {
-    *r = (struct record){.shape = *s, .n_rows = n_rows, .backend = backend, .stream = stream};
+    *r = (struct record){.shape = *s, .n_rows = n_rows};
     void *data = NULL;
     lathe_status st = LATHE_OK;
     if (n_rows > 0)
-        st = backend->alloc(stream, &data, record_bytes(s, n_rows), err);
+        st = region_take(region, &data, record_bytes(s, n_rows), err);
     r->data = data;
     if (st)
         error_context(err, "record of %d verify rows", n_rows);
     return st;
-}
-
-void record_close(struct record *r)
-{
-    if (r->data)
-        r->backend->free(r->stream, r->data);
-    *r = (struct record){0};
 }
 
 struct record_layer record_at(const struct record *r, int32_t layer, int32_t T)

@@ -8,9 +8,7 @@
 
 struct record {
     struct recurrent_shape shape;
-    int32_t n_rows; /* a verify batch has at most; 0: none may be run */
-    const struct backend *backend;
-    void *stream;
+    int32_t n_rows;      /* a verify batch has at most; 0: none may be run */
     unsigned char *data; /* backend memory, layer by layer */
 };
 
@@ -23,9 +21,9 @@ struct record_layer {
 };
 
 size_t record_bytes(const struct recurrent_shape *s, int32_t n_rows);
+/* The memory is the region's; none while that measures. */
 lathe_status record_open(struct record *r, const struct recurrent_shape *s, int32_t n_rows,
-                         const struct backend *backend, void *stream, lathe_error *err);
-void record_close(struct record *r); /* no-op on a zeroed struct */
+                         struct region *region, lathe_error *err);
 struct record_layer record_at(const struct record *r, int32_t layer, int32_t T);
 
 #endif

@@ -29,22 +29,15 @@ size_t recurrent_bytes(const struct recurrent_shape *s)
 }
 
 lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s,
-                            const struct backend *backend, void *stream, lathe_error *err)
+                            struct region *region, lathe_error *err)
 {
-    *r = (struct recurrent){.shape = *s, .backend = backend, .stream = stream};
-    void *data = NULL;
-    lathe_status st = backend->alloc(stream, &data, recurrent_bytes(s), err);
+    *r = (struct recurrent){.shape = *s, .backend = region->backend, .stream = region->stream};
+    void *data;
+    lathe_status st = region_take(region, &data, recurrent_bytes(s), err);
     r->data = data;
     if (st)
         error_context(err, "recurrent state of %d slots", s->n_slots);
     return st;
-}
-
-void recurrent_close(struct recurrent *r)
-{
-    if (r->data)
-        r->backend->free(r->stream, r->data);
-    *r = (struct recurrent){0};
 }
 
 struct tensor recurrent_S(const struct recurrent *r, int32_t i)

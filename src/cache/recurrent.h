@@ -3,7 +3,7 @@
 #ifndef LATHE_CACHE_RECURRENT_H
 #define LATHE_CACHE_RECURRENT_H
 
-#include "op/backend.h"
+#include "op/memory.h"
 
 struct recurrent_shape {
     int32_t n_layers; /* Gated DeltaNet layers */
@@ -21,10 +21,9 @@ struct recurrent {
 };
 
 size_t recurrent_bytes(const struct recurrent_shape *s);
-/* All slots fresh. */
+/* All slots fresh. The memory is the region's; none while that measures. */
 lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s,
-                            const struct backend *backend, void *stream, lathe_error *err);
-void recurrent_close(struct recurrent *r); /* no-op on a zeroed struct */
+                            struct region *region, lathe_error *err);
 /* Makes the slot that of an empty sequence. */
 void recurrent_reset(struct recurrent *r, int32_t slot);
 

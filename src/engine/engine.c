@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/model_info.h"
+#include "engine/plan.h"
 
 enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
 
@@ -59,7 +60,9 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         o->n_ctx = d->max_position < DEFAULT_CTX ? d->max_position : DEFAULT_CTX;
     if (o->prefill_chunk == 0)
         o->prefill_chunk = DEFAULT_CHUNK;
-    lathe_status st = check_range("the context (n_ctx)", o->n_ctx, 1, d->max_position, err);
+    lathe_status st = LATHE_OK;
+    if (o->n_ctx != LATHE_CTX_AUTO)
+        st = check_range("the context (n_ctx)", o->n_ctx, 1, d->max_position, err);
     if (!st)
         st = check_range("n_slots", o->n_slots, 1, MAX_SLOTS, err);
     if (!st)
@@ -74,45 +77,9 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16, F32 or E4M3");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
-    if (o->prefill_chunk > o->n_ctx)
+    if (o->n_ctx != LATHE_CTX_AUTO && o->prefill_chunk > o->n_ctx)
         o->prefill_chunk = o->n_ctx;
     return st;
-}
-
-static struct state_options state_options_of(const struct lathe_engine *e)
-{
-    const lathe_engine_options *o = &e->options;
-    return (struct state_options){
-        .act = engine_dtype(o->activations),
-        .kv = engine_dtype(o->kv),
-        .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
-        .n_ctx = o->n_ctx,
-        .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 0,
-    };
-}
-
-static struct step_options step_options_of(struct lathe_engine *e)
-{
-    const lathe_engine_options *o = &e->options;
-    int32_t rows = o->n_slots * (1 + e->spec.draft_k); /* of a round */
-    return (struct step_options){
-        .model = &e->model,
-        .state = &e->state,
-        .backend = e->backend,
-        .stream = e->stream,
-        .max_rows = o->prefill_chunk > rows ? o->prefill_chunk : rows,
-        .max_seqs = o->n_slots,
-        .tap = e->spec.info.tap,
-        .n_taps = e->spec.info.n_taps,
-    };
-}
-
-static uint64_t weight_total(const struct model *m)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < m->n_modules; i++)
-        n += weight_bytes(m->modules[i].weight);
-    return n;
 }
 
 /* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
@@ -164,8 +131,10 @@ static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_opti
     return e->backend->open(&e->stream, e->pool, o->isa, err);
 }
 
-/* Everything but the memory of the state: options, model, text, drafter, backend, the plan. */
-static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o, lathe_error *err)
+/* Everything that takes none of the memory that is planned: options, model, text, backend, drafter; then the
+ * plan. */
+static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o,
+                            struct memory *measured, lathe_error *err)
 {
     e->options = *o;
     if (!o->model_dir || !*o->model_dir)
@@ -183,38 +152,14 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         st = open_ids(e, err);
     if (!st)
         st = spec_open(e, err);
-    if (st)
-        return st;
-
-    const struct dims *d = &e->model.dims;
-    struct state_options so = state_options_of(e);
-    struct kv_shape kv = state_kv_shape(d, &so);
-    struct recurrent_shape rec = state_recurrent_shape(d, &so);
-    state_plan(&e->state, d, &so);
-    struct step_options step = step_options_of(e);
-    size_t workspace;
-    st = step_plan(&step, &workspace, NULL, err);
-    if (st)
-        return st;
-    e->plan = (lathe_memory_plan){
-        .weights = weight_total(&e->model),
-        .kv_per_token = kv_cache_bytes_per_token(&kv),
-        .kv = kv_cache_bytes(&kv),
-        .recurrent = recurrent_bytes(&rec),
-        .drafter = e->spec.info.bytes + (uint64_t)record_bytes(&rec, so.n_verify),
-        .workspace = workspace,
-        .n_ctx = e->options.n_ctx,
-        .n_slots = e->options.n_slots,
-    };
-    e->plan.total =
-        e->plan.weights + e->plan.kv + e->plan.recurrent + e->plan.drafter + e->plan.workspace;
-    return LATHE_OK;
+    return st ? st : plan_make(e, measured, err);
 }
 
 static void unprepare(struct lathe_engine *e)
 {
     spec_close(e);
-    placer_close(&e->placer);
+    state_close(&e->state);
+    memory_close(&e->memory);
     id_set_release(&e->ids);
     sample_scratch_release(&e->scratch);
     lathe_text_close(e->text);
@@ -227,40 +172,15 @@ static void unprepare(struct lathe_engine *e)
 lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, lathe_error *err)
 {
     struct lathe_engine *e = calloc(1, sizeof *e);
+    *out = (lathe_memory_plan){0};
     if (!e)
         return fail_memory(err, sizeof *e);
-    lathe_status st = prepare(e, o, err);
+    struct memory measured;
+    lathe_status st = prepare(e, o, &measured, err);
     *out = e->plan;
     unprepare(e);
     free(e);
     return st;
-}
-
-static void report(const lathe_engine_options *o, const char *what, uint64_t done, uint64_t total)
-{
-    if (o->progress)
-        o->progress(o->progress_ctx, what, done, total);
-}
-
-/* Reads every page of the weights once, so that the first tokens do not wait for the disk. */
-static void read_ahead(const struct lathe_engine *e, const lathe_engine_options *o)
-{
-    volatile unsigned char sink = 0;
-    uint64_t done = 0, total = e->plan.weights, step = total / 100 + 1, next = 0;
-    for (size_t i = 0; i < e->model.n_modules; i++) {
-        const struct tensor *t = &e->model.modules[i].weight->codes;
-        const unsigned char *p = t->data;
-        size_t n = (size_t)tensor_elements(t) * dtype_size(t->dtype);
-        for (size_t at = 0; at < n; at += 4096) {
-            sink = (unsigned char)(sink + p[at]);
-            if (done + at >= next) {
-                report(o, "loading", done + at, total);
-                next = done + at + step;
-            }
-        }
-        done += weight_bytes(e->model.modules[i].weight);
-    }
-    report(o, "loading", total, total);
 }
 
 static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
@@ -277,6 +197,30 @@ static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
     return LATHE_OK;
 }
 
+/* Takes what was planned and fills it. */
+static lathe_status open_memory(struct lathe_engine *e, const lathe_engine_options *o,
+                                lathe_error *err)
+{
+    struct memory measured;
+    lathe_status st = prepare(e, o, &measured, err);
+    if (!st)
+        st = memory_carve(&e->memory, &measured, err);
+    if (st)
+        return st;
+    struct state_options so = plan_state_options(e);
+    struct step_options step = plan_step_options(e);
+    model_place(&e->memory, &e->model);
+    state_close(&e->state); /* what was measured */
+    st = state_open(&e->state, &e->model.dims, &so, &e->memory.cache, err);
+    if (!st)
+        st = step_open(&e->step, &step, &e->memory.workspace, err);
+    if (!st && e->spec.ops)
+        st = e->spec.ops->place(e->spec.drafter, e->options.n_ctx, &e->memory, err);
+    if (!st)
+        st = open_slots(e, err);
+    return st ? st : memory_load(&e->memory, e->pool, o->progress, o->progress_ctx, err);
+}
+
 lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,
                                lathe_error *err)
 {
@@ -291,24 +235,7 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
         free(e);
         return fail_memory(err, sizeof *e);
     }
-    lathe_status st = prepare(e, o, err);
-    if (!st) {
-        struct state_options so = state_options_of(e);
-        st = state_open(&e->state, &e->model.dims, &so, e->backend, e->stream, err);
-    }
-    if (!st) {
-        struct step_options step = step_options_of(e);
-        st = step_open(&e->step, &step, err);
-    }
-    if (!st)
-        st = open_slots(e, err);
-    if (!st && e->backend->is_host)
-        read_ahead(e, o);
-    if (!st) {
-        e->placer.progress = o->progress;
-        e->placer.progress_ctx = o->progress_ctx;
-        st = placer_open(&e->placer, e->backend, e->stream, model_place, &e->model, err);
-    }
+    lathe_status st = open_memory(e, o, err);
     if (!st) {
         if (pthread_create(&e->thread, NULL, scheduler_main, e) != 0)
             st = fail(err, LATHE_E_MEMORY, "cannot start the engine's thread");
@@ -338,7 +265,6 @@ void lathe_engine_close(lathe_engine *e)
             free(e->slots[i].token);
     free(e->slots);
     step_close(&e->step);
-    state_close(&e->state);
     unprepare(e);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->wake);
@@ -363,7 +289,7 @@ void lathe_engine_plan(const lathe_engine *e, lathe_memory_plan *out)
 lathe_status lathe_engine_schedule(lathe_engine *e, char **out, lathe_error *err)
 {
     struct buf listing;
-    struct step_options o = step_options_of(e);
+    struct step_options o = plan_step_options(e);
     size_t bytes;
     *out = NULL;
     buf_init(&listing, 16 << 20);

@@ -48,10 +48,11 @@ struct lathe_engine {
     lathe_engine_options options; /* its strings and callbacks are not used after open */
     lathe_text *text;
     struct model model;
-    struct placer placer; /* the model's weights in the backend's memory */
     struct pool *pool;
     const struct backend *backend;
     void *stream;
+    struct memory
+        memory; /* what the model, the state, the steps and the drafter have of the backend */
     struct state state;
     struct step step;
     lathe_memory_plan plan;

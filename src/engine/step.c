@@ -75,14 +75,15 @@ lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *
     return st;
 }
 
-lathe_status step_open(struct step *s, const struct step_options *o, lathe_error *err)
+lathe_status step_open(struct step *s, const struct step_options *o, struct region *workspace,
+                       lathe_error *err)
 {
     *s = (struct step){.o = *o};
     shape_outputs(s);
     lathe_status st = plan(s, &s->workspace_bytes, NULL, err);
     size_t outputs = output_bytes(s);
     if (!st)
-        st = o->backend->alloc(o->stream, &s->workspace, s->workspace_bytes + outputs, err);
+        st = region_take(workspace, &s->workspace, s->workspace_bytes + outputs, err);
     if (st) {
         step_close(s);
         return st;
@@ -118,8 +119,6 @@ lathe_status step_open(struct step *s, const struct step_options *o, lathe_error
 
 void step_close(struct step *s)
 {
-    if (s->workspace)
-        s->o.backend->free(s->o.stream, s->workspace);
     if (s->logits.data && s->logits.data != s->head.data)
         s->o.backend->free_host(s->o.stream, s->logits.data);
     free(s->token);

@@ -51,7 +51,9 @@ struct step {
  * rows. */
 lathe_status step_plan(const struct step_options *o, size_t *bytes, struct buf *listing,
                        lathe_error *err);
-lathe_status step_open(struct step *s, const struct step_options *o, lathe_error *err);
+/* Its memory is that of the region `workspace`. */
+lathe_status step_open(struct step *s, const struct step_options *o, struct region *workspace,
+                       lathe_error *err);
 void step_close(struct step *s); /* no-op on a zeroed struct */
 
 /* Builds a batch sequence by sequence: n rows of a slot from position pos on. */

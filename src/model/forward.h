@@ -34,10 +34,10 @@ struct feature_taps {
 
 struct kv_shape state_kv_shape(const struct dims *d, const struct state_options *o);
 struct recurrent_shape state_recurrent_shape(const struct dims *d, const struct state_options *o);
+/* Its memory is that of the region `cache`. While that measures, the state has shapes and no memory: for
+ * planning. */
 lathe_status state_open(struct state *s, const struct dims *d, const struct state_options *o,
-                        const struct backend *backend, void *stream, lathe_error *err);
-/* A state without memory, for planning. */
-void state_plan(struct state *s, const struct dims *d, const struct state_options *o);
+                        struct region *cache, lathe_error *err);
 void state_close(struct state *s); /* no-op on a zeroed struct */
 /* Makes a slot that of an empty sequence. */
 void state_reset(struct state *s, int32_t slot);

@@ -54,30 +54,18 @@ static void rope_init(struct state *s, const struct dims *d)
     };
 }
 
-void state_plan(struct state *s, const struct dims *d, const struct state_options *o)
-{
-    *s = (struct state){.act = o->act};
-    s->kv.shape = state_kv_shape(d, o);
-    s->recurrent.shape = state_recurrent_shape(d, o);
-    s->kv.pages_per_slot = (o->n_ctx + KV_PAGE - 1) / KV_PAGE;
-    s->kv.n_pages = s->kv.pages_per_slot * o->n_slots;
-    s->record.shape = s->recurrent.shape;
-    s->record.n_rows = o->n_verify;
-    rope_init(s, d);
-}
-
 lathe_status state_open(struct state *s, const struct dims *d, const struct state_options *o,
-                        const struct backend *backend, void *stream, lathe_error *err)
+                        struct region *cache, lathe_error *err)
 {
     struct kv_shape kv = state_kv_shape(d, o);
     struct recurrent_shape rec = state_recurrent_shape(d, o);
     *s = (struct state){.act = o->act};
     rope_init(s, d);
-    lathe_status st = kv_cache_open(&s->kv, &kv, backend, stream, err);
+    lathe_status st = kv_cache_open(&s->kv, &kv, cache, err);
     if (!st)
-        st = recurrent_open(&s->recurrent, &rec, backend, stream, err);
+        st = recurrent_open(&s->recurrent, &rec, cache, err);
     if (!st)
-        st = record_open(&s->record, &rec, o->n_verify, backend, stream, err);
+        st = record_open(&s->record, &rec, o->n_verify, cache, err);
     if (st)
         state_close(s);
     return st;
@@ -86,8 +74,7 @@ lathe_status state_open(struct state *s, const struct dims *d, const struct stat
 void state_close(struct state *s)
 {
     kv_cache_close(&s->kv);
-    recurrent_close(&s->recurrent);
-    record_close(&s->record);
+    *s = (struct state){0};
 }
 
 void state_reset(struct state *s, int32_t slot)

@@ -113,6 +113,13 @@ struct pair_scores_args {
     const struct weight *A, *B;
 };
 
+/* Weights to be had at `to`, or, where that is NULL, read where they are. */
+struct load {
+    void *to;         /* memory of the backend */
+    const void *from; /* mapped */
+    size_t bytes;
+};
+
 /* name; the struct is <name>_args */
 #define OPERATORS(X)                                                                               \
     X(embed)                                                                                       \
@@ -148,7 +155,13 @@ struct backend {
     /* Zeroed memory of the backend, 64-byte aligned. */
     lathe_status (*alloc)(void *stream, void **p, size_t bytes, lathe_error *err);
     void (*free)(void *stream, void *p);
-    /* The same of the host, which copies reach fastest and operators may read. */
+    /* Bytes of that memory in all, and free now; 0 where it is not known. */
+    void (*room)(void *stream, size_t *total, size_t *room);
+    /* Copies or reads n loads with all threads of the pool (NULL: the caller's); complete on return. Reports
+     * "loading" from the caller's thread; `progress` may be NULL. */
+    lathe_status (*load)(void *stream, struct pool *pool, const struct load *load, size_t n,
+                         lathe_progress_fn progress, void *progress_ctx, lathe_error *err);
+    /* Memory as from alloc, but of the host: copies reach it fastest and operators may read it. */
     lathe_status (*alloc_host)(void *stream, void **p, size_t bytes, lathe_error *err);
     void (*free_host)(void *stream, void *p);
     /* Is memory from alloc the host's own? If not, host code reaches it through copies only. */

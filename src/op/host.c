@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "op/load.h"
+
 lathe_status host_alloc(void *stream, void **p, size_t bytes, lathe_error *err)
 {
     (void)stream;
@@ -47,4 +50,55 @@ lathe_status host_wait(void *stream, lathe_error *err)
 {
     (void)stream, (void)err;
     return LATHE_OK;
+}
+
+/* A line "name:   123 kB" of /proc/meminfo. */
+static size_t kilobytes(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    return at ? (size_t)strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+void host_room(void *stream, size_t *total, size_t *room)
+{
+    (void)stream;
+    struct buf b;
+    *total = *room = 0;
+    buf_init(&b, 1 << 16);
+    if (!file_read(&b, "/proc/meminfo", NULL)) {
+        *total = kilobytes(buf_str(&b), "MemTotal:");
+        *room = kilobytes(buf_str(&b), "MemAvailable:");
+    }
+    buf_release(&b);
+}
+
+static void load_parts(void *ctx, int32_t thread, int32_t n_threads)
+{
+    (void)n_threads;
+    struct loading *l = ctx;
+    struct load part;
+    while (loading_next(l, &part)) {
+        const volatile unsigned char *p = part.from;
+        unsigned char sink = 0;
+        if (part.to)
+            memcpy(part.to, part.from, part.bytes);
+        for (size_t at = 0; !part.to && at < part.bytes; at += 4096)
+            sink = (unsigned char)(sink + p[at]);
+        (void)sink;
+        loading_done(l, thread, part.bytes);
+    }
+}
+
+lathe_status host_load(void *stream, struct pool *pool, const struct load *load, size_t n,
+                       lathe_progress_fn progress, void *progress_ctx, lathe_error *err)
+{
+    (void)stream;
+    struct loading l;
+    lathe_status st = loading_init(&l, load, n, progress, progress_ctx, err);
+    if (st)
+        return st;
+    pool_run(pool, load_parts, &l);
+    st = loading_end(&l, err);
+    loading_release(&l);
+    return st;
 }

@@ -51,6 +51,13 @@ static lathe_status combine_open(struct drafter **out, const struct drafter_ops 
     return LATHE_OK;
 }
 
+static lathe_status combine_place(struct drafter *d, int32_t n_ctx, struct memory *m,
+                                  lathe_error *err)
+{
+    lathe_status st = drafter_ngram.place(d->lookup, n_ctx, m, err);
+    return st ? st : d->ops->place(d->model, n_ctx, m, err);
+}
+
 static void combine_info(const struct drafter *d, struct drafter_info *out)
 {
     struct drafter_info lookup;
@@ -60,7 +67,6 @@ static void combine_info(const struct drafter *d, struct drafter_info *out)
     out->usual_draft = lookup.usual_draft;
     out->max_from[DRAFT_LOOKUP] = lookup.max_from[DRAFT_LOOKUP];
     out->usual_from[DRAFT_LOOKUP] = lookup.usual_from[DRAFT_LOOKUP];
-    out->bytes += lookup.bytes;
 }
 
 static lathe_status combine_committed(struct drafter *d, const struct committed *c,
@@ -190,6 +196,7 @@ static lathe_status open_dflash2(struct drafter **d, const struct drafter_option
 const struct drafter_ops drafter_mtp_ngram = {
     .name = "mtp+ngram",
     .open = open_mtp,
+    .place = combine_place,
     .close = combine_close,
     .info = combine_info,
     .committed = combine_committed,
@@ -202,6 +209,7 @@ const struct drafter_ops drafter_mtp_ngram = {
 const struct drafter_ops drafter_dflash2_ngram = {
     .name = "dflash2+ngram",
     .open = open_dflash2,
+    .place = combine_place,
     .close = combine_close,
     .info = combine_info,
     .committed = combine_committed,

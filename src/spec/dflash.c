@@ -43,21 +43,24 @@ static void rope_init(struct drafter *d)
     };
 }
 
-static lathe_status open_ones(struct drafter *d, lathe_error *err)
+/* DSpark's factor in pair scores. */
+static lathe_status place_ones(struct drafter *d, struct region *r, lathe_error *err)
 {
     size_t n = (size_t)d->o.n_slots * (size_t)d->max_draft * (size_t)d->config.rank;
     void *memory;
-    lathe_status st = d->o.backend->alloc(d->o.stream, &memory, n * sizeof *d->ones, err);
-    if (st)
+    lathe_status st = region_take(r, &memory, n * sizeof *d->ones, err);
+    if (st || r->measuring || n == 0)
         return st;
     d->ones = memory;
-    float one[64];
-    for (size_t i = 0; i < 64; i++)
+    float *one = malloc(n * sizeof *one);
+    if (!one)
+        return fail_memory(err, n * sizeof *one);
+    for (size_t i = 0; i < n; i++)
         one[i] = 1;
-    for (size_t i = 0; i < n; i += 64)
-        d->o.backend->copy_in(d->o.stream, d->ones + i, one,
-                              (n - i < 64 ? n - i : 64) * sizeof *one);
-    return d->o.backend->wait(d->o.stream, err);
+    d->o.backend->copy_in(d->o.stream, d->ones, one, n * sizeof *one);
+    st = d->o.backend->wait(d->o.stream, err);
+    free(one);
+    return st;
 }
 
 /* Where a walk's results go if the host cannot read them in place. */
@@ -70,7 +73,7 @@ static lathe_status open_host(struct drafter *d, lathe_error *err)
     bool plain = c->kind == DFLASH_PLAIN;
     size_t bytes[3] = {plain ? n_rows * (size_t)c->dims.vocab * sizeof(float) : 0,
                        plain ? 0 : candidates, plain ? 0 : candidates};
-    lathe_status st = open_ones(d, err);
+    lathe_status st = LATHE_OK;
     for (int i = 0; i < 3 && !st; i++)
         st = d->o.backend->alloc_host(d->o.stream, &p[i], bytes[i], err);
     d->host_logits = p[0];
@@ -106,7 +109,7 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     }
     for (size_t i = 0; i < vocab; i++)
         d->candidate_row[i] = -INFINITY;
-    return d->o.backend->is_host ? open_ones(d, err) : open_host(d, err);
+    return LATHE_OK;
 }
 
 /* The peak of appending n rows of one slot. */
@@ -146,7 +149,7 @@ static lathe_status plan_blocks(struct drafter *d, int32_t n, int32_t most, size
     return exec_end(&x, err);
 }
 
-static lathe_status open_workspace(struct drafter *d, lathe_error *err)
+static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_error *err)
 {
     lathe_status st = LATHE_OK;
     size_t peak = 0;
@@ -158,10 +161,10 @@ static lathe_status open_workspace(struct drafter *d, lathe_error *err)
     for (int32_t n = 1; n <= d->o.n_slots && !st; n++)
         for (int32_t most = 1; most <= d->max_draft && !st; most++)
             st = plan_blocks(d, n, most, &peak, err);
+    void *memory = NULL;
     if (!st)
-        st = d->o.backend->alloc(d->o.stream, &d->workspace, peak, err);
-    d->workspace_bytes = peak;
-    exec_init(&d->x, d->o.backend, d->o.stream, d->workspace, peak);
+        st = region_take(r, &memory, peak, err);
+    exec_init(&d->x, d->o.backend, d->o.stream, memory, peak);
     return st;
 }
 
@@ -169,8 +172,6 @@ static void dflash_close(struct drafter *d)
 {
     if (!d)
         return;
-    if (d->workspace)
-        d->o.backend->free(d->o.stream, d->workspace);
     dflash_context_close(&d->context);
     dflash_weights_close(&d->weights);
     free(d->token);
@@ -184,8 +185,6 @@ static void dflash_close(struct drafter *d)
     free(d->id_range);
     free(d->candidate_row);
     free(d->host_confidence);
-    if (d->ones)
-        d->o.backend->free(d->o.stream, d->ones);
     void *const host[] = {d->host_logits, d->host_score, d->host_id};
     for (int i = 0; i < 3; i++)
         if (host[i])
@@ -204,8 +203,6 @@ static lathe_status open_parts(struct drafter *d, lathe_error *err)
     }
     if (!st)
         st = dflash_weights_open(&d->weights, c, d->o.dir, err);
-    if (!st)
-        st = dflash_weights_place(&d->weights, c, d->o.backend, d->o.stream, err);
     if (st)
         return st;
     d->embed_tokens =
@@ -215,10 +212,7 @@ static lathe_status open_parts(struct drafter *d, lathe_error *err)
     if (d->max_draft > SPEC_MAX_DRAFT)
         d->max_draft = SPEC_MAX_DRAFT;
     rope_init(d);
-    st = dflash_context_open(&d->context, c, &d->o, err);
-    if (!st)
-        st = open_arrays(d, err);
-    return st ? st : open_workspace(d, err);
+    return open_arrays(d, err);
 }
 
 static lathe_status dflash_open(struct drafter **out, const struct drafter_options *o,
@@ -243,6 +237,24 @@ static lathe_status dflash_open(struct drafter **out, const struct drafter_optio
     return LATHE_OK;
 }
 
+static lathe_status dflash_place(struct drafter *d, int32_t n_ctx, struct memory *m,
+                                 lathe_error *err)
+{
+    d->o.n_ctx = n_ctx;
+    dflash_weights_place(&d->weights, &d->config, m);
+    dflash_context_close(&d->context); /* of what was measured before */
+    lathe_status st = dflash_context_open(&d->context, &d->config, &d->o, n_ctx, &m->cache, err);
+    if (!st)
+        st = place_workspace(d, &m->workspace, err);
+    if (!st)
+        st = place_ones(d, &m->workspace, err);
+    if (!st && !m->cache.measuring && !d->o.backend->is_host)
+        st = open_host(d, err);
+    if (st)
+        error_context(err, "drafter dflash2");
+    return st;
+}
+
 static void dflash_info(const struct drafter *d, struct drafter_info *out)
 {
     enum { USUAL = 7 }; /* what DFlash2 has; later ones of a longer block are seldom accepted */
@@ -253,7 +265,6 @@ static void dflash_info(const struct drafter *d, struct drafter_info *out)
         .usual_from[DRAFT_MODEL] = d->max_draft < USUAL ? d->max_draft : USUAL,
         .n_taps = d->config.n_taps,
         .tap = d->config.tap,
-        .bytes = d->weights.bytes + d->context.bytes + d->workspace_bytes,
         .has_law = true,
     };
 }
@@ -345,6 +356,7 @@ static lathe_status dflash_load(struct drafter *d, int32_t slot, const void *byt
 const struct drafter_ops drafter_dflash2 = {
     .name = "dflash2",
     .open = dflash_open,
+    .place = dflash_place,
     .close = dflash_close,
     .info = dflash_info,
     .committed = dflash_committed,

@@ -67,8 +67,6 @@ struct dflash_layer {
 struct dflash_weights {
     struct checkpoint *files;        /* owned */
     struct arena arena;              /* owned */
-    struct placer placer;            /* owned: a backend's copies */
-    size_t bytes;                    /* of matrices, as they lie in the files */
     struct weight fc;                /* [hidden, n_taps * hidden] */
     struct tensor hidden_norm, norm; /* F32 [hidden] */
     struct dflash_layer *layers;
@@ -83,9 +81,8 @@ struct dflash_weights {
 /* Binds DIR's tensors. c->has_confidence becomes what the files have. */
 lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config *c, const char *dir,
                                  lathe_error *err);
-/* Moves them to the backend's memory, if that is not the host's. */
-lathe_status dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c,
-                                  const struct backend *backend, void *stream, lathe_error *err);
+void dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c,
+                          struct memory *m);
 void dflash_weights_close(struct dflash_weights *w); /* no-op on a zeroed struct */
 
 /* What the slots remember: per layer a ring, of `window` positions in sliding layers (one more than any
@@ -94,8 +91,6 @@ struct dflash_context {
     const struct dflash_config *c; /* borrowed, as are backend and stream */
     const struct backend *backend;
     void *stream;
-    void *memory; /* backend memory of all rings */
-    size_t bytes;
     struct kv_ring *ring; /* [n_layers] */
     int32_t *first;       /* [n_layers, n_slots]: rings' first positions */
     int32_t *frontier;    /* [n_slots]: positions below it are there, or out of the window */
@@ -103,8 +98,10 @@ struct dflash_context {
     enum dtype kv;
 };
 
+/* Its rings are the region's. While that measures, they have shapes and no memory. */
 lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_config *c,
-                                 const struct drafter_options *o, lathe_error *err);
+                                 const struct drafter_options *o, int32_t n_ctx,
+                                 struct region *cache, lathe_error *err);
 void dflash_context_close(struct dflash_context *x); /* no-op on a zeroed struct */
 void dflash_context_rewind(struct dflash_context *x, int32_t slot, int32_t n);
 lathe_status dflash_context_save(const struct dflash_context *x, int32_t slot, struct buf *out,
@@ -121,8 +118,6 @@ struct drafter {
     uint8_t rope_axis[MAX_ROTARY_PAIRS];
     struct dflash_context context;
     struct exec x;
-    void *workspace; /* backend memory */
-    size_t workspace_bytes;
     int32_t max_draft;
     bool has_warned; /* of scores that are not finite */
     /* A batch's arrays: [max_rows], max_rows the larger of o.max_rows and n_slots * block. */

@@ -107,8 +107,6 @@ static void bind_all(struct binder *b, struct dflash_config *c, struct dflash_we
     if (names_has(b, "lm_head", "weight"))
         bind_matrix(b, &w->lm_head, "lm_head", d->vocab, d->hidden);
     names_check_unused(b);
-    for (size_t i = 0; i < b->n_bound; i++)
-        w->bytes += weight_bytes(b->bound[i].module.weight);
 }
 
 /* One warning where config.json says other formats than the tensors have. */
@@ -154,40 +152,33 @@ lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config 
     return st;
 }
 
-static void place_conv(struct placer *p, struct dflash_conv *w)
+static void place_conv(struct memory *p, struct dflash_conv *w)
 {
-    place_tensor(p, &w->base_kernel);
+    memory_weight(p, &w->base_kernel);
     place_weight(p, &w->kernel_projection);
 }
 
-struct placing {
-    struct dflash_weights *w;
-    int32_t n_layers;
-};
-
-static void place_all(struct placer *p, void *what)
+void dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c, struct memory *p)
 {
-    const struct placing *a = what;
-    struct dflash_weights *w = a->w;
     place_weight(p, &w->fc);
-    place_tensor(p, &w->hidden_norm);
-    place_tensor(p, &w->norm);
+    memory_weight(p, &w->hidden_norm);
+    memory_weight(p, &w->norm);
     place_weight(p, &w->hidden_projection);
     place_weight(p, &w->before);
     place_weight(p, &w->after);
     place_weight(p, &w->confidence);
     place_weight(p, &w->embed_tokens);
     place_weight(p, &w->lm_head);
-    for (int32_t i = 0; i < a->n_layers; i++) {
+    for (int32_t i = 0; i < c->dims.n_layers; i++) {
         struct dflash_layer *l = &w->layers[i];
-        place_tensor(p, &l->input_layernorm);
-        place_tensor(p, &l->post_attention_layernorm);
+        memory_weight(p, &l->input_layernorm);
+        memory_weight(p, &l->post_attention_layernorm);
         place_weight(p, &l->q_proj);
         place_weight(p, &l->k_proj);
         place_weight(p, &l->v_proj);
         place_weight(p, &l->o_proj);
-        place_tensor(p, &l->q_norm);
-        place_tensor(p, &l->k_norm);
+        memory_weight(p, &l->q_norm);
+        memory_weight(p, &l->k_norm);
         place_weight(p, &l->mlp.gate_proj);
         place_weight(p, &l->mlp.up_proj);
         place_weight(p, &l->mlp.down_proj);
@@ -196,16 +187,8 @@ static void place_all(struct placer *p, void *what)
     }
 }
 
-lathe_status dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c,
-                                  const struct backend *backend, void *stream, lathe_error *err)
-{
-    struct placing a = {w, c->dims.n_layers};
-    return placer_open(&w->placer, backend, stream, place_all, &a, err);
-}
-
 void dflash_weights_close(struct dflash_weights *w)
 {
-    placer_close(&w->placer);
     checkpoint_close(w->files);
     arena_release(&w->arena);
     *w = (struct dflash_weights){0};

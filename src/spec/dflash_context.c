@@ -25,7 +25,8 @@ static int32_t ring_size(const struct dflash_context *x, int32_t layer)
 }
 
 lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_config *c,
-                                 const struct drafter_options *o, lathe_error *err)
+                                 const struct drafter_options *o, int32_t n_ctx,
+                                 struct region *cache, lathe_error *err)
 {
     const struct dims *d = &c->dims;
     *x = (struct dflash_context){
@@ -33,13 +34,15 @@ lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_c
         .backend = o->backend,
         .stream = o->stream,
         .n_slots = o->n_slots,
-        .n_ctx = o->n_ctx,
+        .n_ctx = n_ctx,
         .kv = o->kv,
     };
     size_t n_slots = (size_t)o->n_slots, n_layers = (size_t)d->n_layers;
     size_t row = (size_t)width(c) * dtype_size(o->kv) * n_slots;
+    size_t bytes = 0;
+    void *memory = NULL;
     for (int32_t i = 0; i < d->n_layers; i++)
-        x->bytes += 2 * (size_t)ring_size(x, i) * row;
+        bytes += 2 * (size_t)ring_size(x, i) * row;
     x->ring = calloc(n_layers, sizeof *x->ring);
     x->first = calloc(n_layers * n_slots, sizeof *x->first);
     x->frontier = calloc(n_slots, sizeof *x->frontier);
@@ -47,29 +50,27 @@ lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_c
     if (!x->ring || !x->first || !x->frontier)
         st = fail_memory(err, n_layers * (sizeof *x->ring + n_slots * sizeof *x->first));
     if (!st)
-        st = o->backend->alloc(o->stream, &x->memory, x->bytes, err);
+        st = region_take(cache, &memory, bytes, err);
     if (st) {
-        error_context(err, "the drafter's context of %d x %d positions", o->n_slots, o->n_ctx);
+        error_context(err, "the drafter's context of %d x %d positions", o->n_slots, n_ctx);
         dflash_context_close(x);
         return st;
     }
-    unsigned char *at = x->memory;
+    unsigned char *at = memory; /* NULL while measuring */
     for (int32_t i = 0; i < d->n_layers; i++) {
         int64_t size = ring_size(x, i);
         struct kv_ring *r = &x->ring[i];
         r->k = tensor_4d(at, o->kv, o->n_slots, size, d->n_kv_heads, d->head_dim);
-        r->v =
-            tensor_4d(at + (size_t)size * row, o->kv, o->n_slots, size, d->n_kv_heads, d->head_dim);
+        at = at ? at + (size_t)size * row : NULL;
+        r->v = tensor_4d(at, o->kv, o->n_slots, size, d->n_kv_heads, d->head_dim);
+        at = at ? at + (size_t)size * row : NULL;
         r->first = x->first + (size_t)i * n_slots;
-        at += 2 * (size_t)size * row;
     }
     return LATHE_OK;
 }
 
 void dflash_context_close(struct dflash_context *x)
 {
-    if (x->memory)
-        x->backend->free(x->stream, x->memory);
     free(x->ring);
     free(x->first);
     free(x->frontier);

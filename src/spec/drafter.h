@@ -9,6 +9,7 @@
 #define LATHE_SPEC_DRAFTER_H
 
 #include "model/forward.h"
+#include "op/memory.h"
 #include "sample/sample.h"
 
 enum { SPEC_MAX_DRAFT = 15 }; /* of any drafter: a verify batch has up to 16 rows a sequence */
@@ -37,7 +38,6 @@ struct drafter_info {
     int32_t usual_from[DRAFT_SOURCES];
     int32_t n_taps;     /* layers whose hidden states it reads; 0: none */
     const int32_t *tap; /* [n_taps], ascending */
-    size_t bytes;       /* of memory that it took, weights included */
     bool has_law;       /* fills draft_request.law */
 };
 
@@ -80,8 +80,12 @@ struct drafter; /* each implementation's own */
 
 struct drafter_ops {
     const char *name; /* "mtp" */
-    /* Refuses a checkpoint that does not fit the target with both numbers. */
+    /* Takes nothing of the backend. Refuses a checkpoint that does not fit the target with both numbers. */
     lathe_status (*open)(struct drafter **d, const struct drafter_options *o, lathe_error *err);
+    /* Takes what it needs for contexts of n_ctx positions, whatever the options said. Over a memory that
+     * measures any number of times; then once over one that does not, after which, and after memory_load,
+     * the functions below may be called. */
+    lathe_status (*place)(struct drafter *d, int32_t n_ctx, struct memory *m, lathe_error *err);
     void (*close)(struct drafter *d); /* NULL is allowed */
     void (*info)(const struct drafter *d, struct drafter_info *out);
     lathe_status (*committed)(struct drafter *d, const struct committed *c, lathe_error *err);
@@ -103,6 +107,9 @@ struct drafter_ops {
  * that drafter beside n-gram lookup. */
 const struct drafter_ops *drafter_named(const char *name);
 const char *drafter_names(void);
+/* Opens, places and loads in one, for the options' context. */
+lathe_status drafter_open(const struct drafter_ops *ops, struct drafter **d,
+                          const struct drafter_options *o, struct memory *m, lathe_error *err);
 
 extern const struct drafter_ops drafter_mtp;
 extern const struct drafter_ops drafter_ngram;

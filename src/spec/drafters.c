@@ -19,3 +19,19 @@ const char *drafter_names(void)
 {
     return "mtp, dflash2, ngram, mtp+ngram, dflash2+ngram";
 }
+
+lathe_status drafter_open(const struct drafter_ops *ops, struct drafter **d,
+                          const struct drafter_options *o, struct memory *m, lathe_error *err)
+{
+    lathe_status st = ops->open(d, o, err);
+    if (st)
+        return st;
+    st = ops->place(*d, o->n_ctx, m, err);
+    if (!st)
+        st = memory_load(m, NULL, NULL, NULL, err);
+    if (st) {
+        ops->close(*d);
+        *d = NULL;
+    }
+    return st;
+}

@@ -31,7 +31,6 @@ struct drafter {
     bool has_warned;      /* of logits that are not finite */
 
     struct exec x;
-    unsigned char *memory; /* of the backend: the workspace, then */
     size_t workspace_bytes;
     struct tensor
         kept; /* [n_slots * N_KEPT, hidden] act: h_t of a slot in row t % N_KEPT of its own */
@@ -105,40 +104,14 @@ static lathe_status plan(const struct drafter *d, size_t *peak, lathe_error *err
     return st;
 }
 
-static unsigned char *place(struct tensor *t, unsigned char *at)
+static unsigned char *cut(struct tensor *t, unsigned char *at)
 {
     t->data = at;
     return at + tensor_bytes(t);
 }
 
-static lathe_status open_memory(struct drafter *d, lathe_error *err)
+static lathe_status open_arrays(struct drafter *d, lathe_error *err)
 {
-    shape(d);
-    lathe_status st = plan(d, &d->workspace_bytes, err);
-    if (st)
-        return st;
-    void *memory;
-    st = d->o.backend->alloc(d->o.stream, &memory,
-                             d->workspace_bytes + tensor_bytes(&d->kept) + tensor_bytes(&d->in) +
-                                 tensor_bytes(&d->out) + tensor_bytes(&d->logits),
-                             err);
-    if (st)
-        return st;
-    d->memory = memory;
-    unsigned char *at = d->memory + d->workspace_bytes;
-    at = place(&d->kept, at);
-    at = place(&d->in, at);
-    at = place(&d->out, at);
-    (void)place(&d->logits, at);
-    exec_init(&d->x, d->o.backend, d->o.stream, d->memory, d->workspace_bytes);
-    if (!d->o.backend->is_host) {
-        void *host;
-        st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
-        if (st)
-            return st;
-        d->host_logits = host;
-    }
-
     size_t n = (size_t)max_rows(d), n_slots = (size_t)d->o.n_slots;
     d->slot = calloc(n_slots, sizeof *d->slot);
     d->token = calloc(n, sizeof *d->token);
@@ -154,13 +127,58 @@ static lathe_status open_memory(struct drafter *d, lathe_error *err)
     return LATHE_OK;
 }
 
+static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_error *err)
+{
+    void *memory, *host;
+    lathe_status st = plan(d, &d->workspace_bytes, err);
+    if (!st)
+        st = region_take(r, &memory,
+                         d->workspace_bytes + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
+                             tensor_bytes(&d->logits),
+                         err);
+    if (st || r->measuring)
+        return st;
+    unsigned char *at = cut(&d->in, (unsigned char *)memory + d->workspace_bytes);
+    at = cut(&d->out, at);
+    (void)cut(&d->logits, at);
+    exec_init(&d->x, d->o.backend, d->o.stream, memory, d->workspace_bytes);
+    if (d->o.backend->is_host)
+        return LATHE_OK;
+    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
+    if (!st)
+        d->host_logits = host;
+    return st;
+}
+
+static lathe_status mtp_place(struct drafter *d, int32_t n_ctx, struct memory *m, lathe_error *err)
+{
+    const struct dims *c = &d->o.model->dims;
+    struct kv_shape s = {
+        .n_layers = 1,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .dtype = d->o.kv,
+        .n_slots = d->o.n_slots,
+        .n_ctx = n_ctx,
+    };
+    d->o.n_ctx = n_ctx;
+    shape(d);
+    kv_cache_close(&d->kv); /* of what was measured before */
+    lathe_status st = kv_cache_open(&d->kv, &s, &m->cache, err);
+    if (!st)
+        st = region_take(&m->cache, &d->kept.data, tensor_bytes(&d->kept), err);
+    if (!st)
+        st = place_workspace(d, &m->workspace, err);
+    if (st)
+        error_context(err, "drafter mtp");
+    return st;
+}
+
 static void mtp_close(struct drafter *d)
 {
     if (!d)
         return;
     kv_cache_close(&d->kv);
-    if (d->memory)
-        d->o.backend->free(d->o.stream, d->memory);
     if (d->host_logits)
         d->o.backend->free_host(d->o.stream, d->host_logits);
     free(d->slot);
@@ -192,17 +210,7 @@ static lathe_status mtp_open(struct drafter **out, const struct drafter_options 
         .axis = d->rope_axis,
         .scale = m->rope_scale,
     };
-    struct kv_shape s = {
-        .n_layers = 1,
-        .n_kv_heads = m->n_kv_heads,
-        .head_dim = m->head_dim,
-        .dtype = o->kv,
-        .n_slots = o->n_slots,
-        .n_ctx = o->n_ctx,
-    };
-    lathe_status st = kv_cache_open(&d->kv, &s, o->backend, o->stream, err);
-    if (!st)
-        st = open_memory(d, err);
+    lathe_status st = open_arrays(d, err);
     if (st) {
         mtp_close(d);
         error_context(err, "drafter mtp");
@@ -214,15 +222,12 @@ static lathe_status mtp_open(struct drafter **out, const struct drafter_options 
 
 static void mtp_info(const struct drafter *d, struct drafter_info *out)
 {
-    size_t rows = (size_t)max_rows(d) * (4 * sizeof *d->token + sizeof *d->rope_pos);
+    (void)d;
     *out = (struct drafter_info){
         .max_draft = MAX_DRAFT,
         .usual_draft = USUAL_DRAFT,
         .max_from[DRAFT_MODEL] = MAX_DRAFT,
         .usual_from[DRAFT_MODEL] = USUAL_DRAFT,
-        .bytes = sizeof *d + rows + kv_cache_bytes(&d->kv.shape) + d->workspace_bytes +
-                 tensor_bytes(&d->kept) + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
-                 tensor_bytes(&d->logits),
         .has_law = true,
     };
 }
@@ -487,6 +492,7 @@ static lathe_status mtp_load(struct drafter *d, int32_t slot, const void *bytes,
 const struct drafter_ops drafter_mtp = {
     .name = "mtp",
     .open = mtp_open,
+    .place = mtp_place,
     .close = mtp_close,
     .info = mtp_info,
     .committed = mtp_committed,

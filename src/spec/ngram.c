@@ -24,8 +24,7 @@ struct context {
 struct drafter {
     const struct id_set *ids;
     int32_t n_slots, n_ctx;
-    uint32_t n_heads; /* a power of two */
-    size_t bytes;
+    uint32_t n_heads;      /* a power of two */
     int32_t *memory;       /* of all contexts */
     struct context slot[]; /* [n_slots] */
 };
@@ -33,40 +32,42 @@ struct drafter {
 static lathe_status ngram_open(struct drafter **out, const struct drafter_options *o,
                                lathe_error *err)
 {
-    uint32_t n_heads = 64;
-    while (n_heads < (uint32_t)o->n_ctx)
-        n_heads *= 2;
-    size_t n_ctx = (size_t)o->n_ctx, n_slots = (size_t)o->n_slots;
-    size_t per_slot = n_ctx + N_ORDERS * (n_ctx + n_heads);
-    struct drafter *d = calloc(1, sizeof *d + n_slots * sizeof d->slot[0]);
-    int32_t *memory = calloc(n_slots * per_slot, sizeof *memory);
-    *out = NULL;
-    if (!d || !memory) {
-        free(d);
-        free(memory);
-        return fail_memory(err, n_slots * per_slot * sizeof *memory);
-    }
-    *d = (struct drafter){
-        .ids = o->ids,
-        .n_slots = o->n_slots,
-        .n_ctx = o->n_ctx,
-        .n_heads = n_heads,
-        .bytes = sizeof *d + n_slots * (sizeof d->slot[0] + per_slot * sizeof *memory),
-        .memory = memory,
-    };
-    for (int32_t *p = memory, i = 0; i < o->n_slots; i++) {
+    size_t bytes = sizeof **out + (size_t)o->n_slots * sizeof(*out)->slot[0];
+    struct drafter *d = *out = calloc(1, bytes);
+    if (!d)
+        return fail_memory(err, bytes);
+    d->ids = o->ids;
+    d->n_slots = o->n_slots;
+    return LATHE_OK;
+}
+
+static lathe_status ngram_place(struct drafter *d, int32_t n_ctx, struct memory *m,
+                                lathe_error *err)
+{
+    d->n_ctx = n_ctx;
+    d->n_heads = 64;
+    while (d->n_heads < (uint32_t)n_ctx)
+        d->n_heads *= 2;
+    size_t n_positions = (size_t)n_ctx, n_heads = d->n_heads;
+    size_t values = (size_t)d->n_slots * (n_positions + N_ORDERS * (n_positions + n_heads));
+    m->host += values * sizeof *d->memory;
+    if (m->cache.measuring)
+        return LATHE_OK;
+    int32_t *p = d->memory = calloc(values, sizeof *p);
+    if (!p)
+        return fail_memory(err, values * sizeof *p);
+    for (int32_t i = 0; i < d->n_slots; i++) {
         struct context *c = &d->slot[i];
         c->token = p;
-        p += n_ctx;
+        p += n_positions;
         for (int k = 0; k < N_ORDERS; k++) {
             c->head[k] = p;
             p += n_heads;
             c->prev[k] = p;
-            p += n_ctx;
+            p += n_positions;
             memset(c->head[k], 0xff, n_heads * sizeof *c->head[k]);
         }
     }
-    *out = d;
     return LATHE_OK;
 }
 
@@ -80,12 +81,12 @@ static void ngram_close(struct drafter *d)
 
 static void ngram_info(const struct drafter *d, struct drafter_info *out)
 {
+    (void)d;
     *out = (struct drafter_info){
         .max_draft = SPEC_MAX_DRAFT,
         .usual_draft = SPEC_MAX_DRAFT,
         .max_from[DRAFT_LOOKUP] = SPEC_MAX_DRAFT,
         .usual_from[DRAFT_LOOKUP] = SPEC_MAX_DRAFT,
-        .bytes = d->bytes,
         .has_law = true,
     };
 }
@@ -243,6 +244,7 @@ int32_t ngram_match(const struct drafter *d, int32_t slot)
 const struct drafter_ops drafter_ngram = {
     .name = "ngram",
     .open = ngram_open,
+    .place = ngram_place,
     .close = ngram_close,
     .info = ngram_info,
     .committed = ngram_committed,

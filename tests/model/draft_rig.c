@@ -33,7 +33,7 @@ void draft_rig_open(struct draft_rig *r, const struct draft_rig_options *o)
         .max_rows = o->max_rows ? o->max_rows : 512,
         .dir = o->dir,
     };
-    CHECK_OK(drafter_dflash2.open(&r->d, &d, &err), &err);
+    CHECK_OK(drafter_open(&drafter_dflash2, &r->d, &d, &r->rig.memory, &err), &err);
     r->rig.step.o.tap = r->d->config.tap; /* the same layers, as long as the drafter */
     r->sampling = (lathe_sampling){.top_p = 1, .repetition_penalty = 1, .seed = 1};
 }

@@ -24,7 +24,7 @@ void bench_open(struct bench *b, const struct drafter_ops *ops, const struct rig
         .n_ctx = n_ctx,
         .max_rows = o->max_rows ? o->max_rows : n_ctx,
     };
-    CHECK_OK(ops->open(&b->d, &b->o, &err), &err);
+    CHECK_OK(drafter_open(ops, &b->d, &b->o, &b->r.memory, &err), &err);
 }
 
 void bench_close(struct bench *b)

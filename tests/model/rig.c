@@ -12,7 +12,9 @@ void rig_open(struct rig *r, const struct rig_options *o)
     CHECK_OK(model_open(&r->model, o->dir, &err), &err);
     CHECK_OK(pool_open(&r->pool, o->n_threads ? o->n_threads : 2, false, &err), &err);
     CHECK_OK(r->backend->open(&r->stream, r->pool, o->isa, &err), &err);
-    CHECK_OK(placer_open(&r->placer, r->backend, r->stream, model_place, &r->model, &err), &err);
+    memory_loose(&r->memory, r->backend, r->stream);
+    model_place(&r->memory, &r->model);
+    CHECK_OK(memory_load(&r->memory, r->pool, NULL, NULL, &err), &err);
     struct state_options so = {
         .act = o->act,
         .kv = o->kv,
@@ -20,7 +22,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
         .n_ctx = o->n_ctx ? o->n_ctx : 1024,
         .n_verify = 64,
     };
-    CHECK_OK(state_open(&r->state, &r->model.dims, &so, r->backend, r->stream, &err), &err);
+    CHECK_OK(state_open(&r->state, &r->model.dims, &so, &r->memory.cache, &err), &err);
     struct step_options to = {
         .model = &r->model,
         .state = &r->state,
@@ -31,14 +33,14 @@ void rig_open(struct rig *r, const struct rig_options *o)
         .tap = o->tap,
         .n_taps = o->n_taps,
     };
-    CHECK_OK(step_open(&r->step, &to, &err), &err);
+    CHECK_OK(step_open(&r->step, &to, &r->memory.workspace, &err), &err);
 }
 
 void rig_close(struct rig *r)
 {
     step_close(&r->step);
     state_close(&r->state);
-    placer_close(&r->placer);
+    memory_close(&r->memory);
     r->backend->close(r->stream);
     pool_close(r->pool);
     model_close(&r->model);

@@ -7,7 +7,7 @@
 
 struct rig {
     struct model model;
-    struct placer placer;
+    struct memory memory; /* of the backend, each piece by itself */
     struct pool *pool;
     const struct backend *backend;
     void *stream;

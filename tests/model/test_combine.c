@@ -37,7 +37,7 @@ TEST(lookup_where_it_copies)
     struct drafter *alone;
     lathe_error err;
     small_bench(&b, "choice", ops, 1);
-    CHECK_OK(drafter_mtp.open(&alone, &b.o, &err), &err);
+    CHECK_OK(drafter_open(&drafter_mtp, &alone, &b.o, &b.r.memory, &err), &err);
     int32_t token[256];
     for (int32_t copied = 0; copied <= 20; copied++) {
         int32_t n = 120 + copied;
@@ -230,12 +230,15 @@ TEST(opening_may_run_out_of_memory)
         size_t nth = 1;
         for (;; nth++) {
             struct drafter *d;
+            struct memory m;
+            memory_loose(&m, b.o.backend, b.o.stream);
             fail_alloc_arm(nth);
-            lathe_status st = all[i]->open(&d, &b.o, &err);
+            lathe_status st = drafter_open(all[i], &d, &b.o, &m, &err);
             bool failed = fail_alloc_disarm();
             CHECK_INT(st, failed ? LATHE_E_MEMORY : LATHE_OK);
             CHECK(failed == (d == NULL));
             all[i]->close(d);
+            memory_close(&m);
             if (!failed)
                 break;
         }

@@ -40,16 +40,20 @@ static void check(const char *architecture)
     struct drafter *d;
     size_t nth = 1;
     again.dir = draft_rig_dir();
+    struct memory m;
     for (;; nth++) {
+        memory_loose(&m, again.backend, again.stream);
         fail_alloc_arm(nth);
-        lathe_status st = drafter_dflash2.open(&d, &again, &err);
+        lathe_status st = drafter_open(&drafter_dflash2, &d, &again, &m, &err);
         if (!fail_alloc_disarm())
             break;
         CHECK_INT(st, LATHE_E_MEMORY);
         CHECK(d == NULL);
+        memory_close(&m);
     }
     CHECK(nth > 20);
     drafter_dflash2.close(d);
+    memory_close(&m);
     draft_rig_close(&r);
     out_release(&f);
 }

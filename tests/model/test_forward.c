@@ -15,21 +15,21 @@ static void random_tokens(int32_t *token, int32_t n, uint64_t seed)
 }
 
 /* Everything a slot remembers and the logits of its last position, copied. */
-struct memory {
+struct image {
     size_t n;
     unsigned char *bytes;
 };
 
-static void append(struct memory *m, const void *p, size_t n)
+static void append(struct image *m, const void *p, size_t n)
 {
     m->bytes = realloc(m->bytes, m->n + n);
     memcpy(m->bytes + m->n, p, n);
     m->n += n;
 }
 
-static struct memory remember(struct rig *r, int32_t slot, int32_t n_tokens)
+static struct image remember(struct rig *r, int32_t slot, int32_t n_tokens)
 {
-    struct memory m = {0};
+    struct image m = {0};
     const struct recurrent *rec = &r->state.recurrent;
     const struct kv_cache *kv = &r->state.kv;
     for (int32_t i = 0; i < rec->shape.n_layers; i++) {
@@ -50,12 +50,12 @@ static struct memory remember(struct rig *r, int32_t slot, int32_t n_tokens)
     return m;
 }
 
-static void append_logits(struct memory *m, struct rig *r, int32_t row)
+static void append_logits(struct image *m, struct rig *r, int32_t row)
 {
     append(m, rig_logits(r, row), (size_t)r->model.dims.vocab * sizeof(float));
 }
 
-static void check_same(const char *what, struct memory *a, const struct memory *b)
+static void check_same(const char *what, struct image *a, const struct image *b)
 {
     CHECK_INT(a->n, b->n);
     if (memcmp(a->bytes, b->bytes, a->n) != 0)
@@ -74,7 +74,7 @@ static void check_splits(const struct rig_options *o, uint64_t seed)
     for (int32_t i = 0; i < N; i++)
         token[i] %= r.model.dims.vocab;
     rig_run(&r, PHASE_PREFILL, 0, 0, token, N);
-    struct memory whole = remember(&r, 0, N);
+    struct image whole = remember(&r, 0, N);
     append_logits(&whole, &r, N - 1);
     for (size_t i = 0; i < (test_quick() ? 2 : sizeof splits / sizeof *splits); i++) {
         int32_t at = 0, last = 0;
@@ -84,14 +84,14 @@ static void check_splits(const struct rig_options *o, uint64_t seed)
             rig_run(&r, PHASE_PREFILL, 0, at, token + at, last);
             at += last;
         }
-        struct memory m = remember(&r, 0, N);
+        struct image m = remember(&r, 0, N);
         append_logits(&m, &r, last - 1);
         check_same("prefill in pieces", &m, &whole);
     }
     rig_reset(&r, 0);
     for (int32_t i = 0; i < N; i++)
         rig_run(&r, PHASE_DECODE, 0, i, token + i, 1);
-    struct memory m = remember(&r, 0, N);
+    struct image m = remember(&r, 0, N);
     append_logits(&m, &r, 0);
     check_same("decoding", &m, &whole);
     free(whole.bytes);
@@ -128,7 +128,7 @@ TEST(any_split_gives_the_same_bits_on_every_isa)
 TEST(threads_do_not_change_bits)
 {
     int32_t token[N];
-    struct memory first = {0};
+    struct image first = {0};
     random_tokens(token, N, 5);
     for (int32_t threads = 1; threads <= 3; threads++) {
         struct rig r;
@@ -136,7 +136,7 @@ TEST(threads_do_not_change_bits)
             .dir = test_path("models/nano"), .act = DT_BF16, .kv = DT_BF16, .n_threads = threads};
         rig_open(&r, &o);
         rig_run(&r, PHASE_PREFILL, 0, 0, token, N);
-        struct memory m = remember(&r, 0, N);
+        struct image m = remember(&r, 0, N);
         append_logits(&m, &r, N - 1);
         if (threads == 1)
             first = m;
@@ -158,7 +158,7 @@ TEST(slots_do_not_see_each_other)
     random_tokens(b, N, 7);
     rig_open(&r, &o);
     rig_run(&r, PHASE_PREFILL, 0, 0, a, N);
-    struct memory alone = remember(&r, 0, N);
+    struct image alone = remember(&r, 0, N);
     append_logits(&alone, &r, N - 1);
     /* The same rows in another slot, in batches shared with another sequence of other lengths. */
     rig_reset(&r, 0);
@@ -174,7 +174,7 @@ TEST(slots_do_not_see_each_other)
         at_b += k;
         last += 0;
         if (at + last == N) {
-            struct memory m = remember(&r, 2, N);
+            struct image m = remember(&r, 2, N);
             append_logits(&m, &r, k + last - 1);
             check_same("neighbours", &m, &alone);
         }
@@ -193,12 +193,12 @@ TEST(verify_changes_nothing)
     for (int32_t k = 1; k <= 16; k += 5) {
         rig_reset(&r, 0);
         rig_run(&r, PHASE_PREFILL, 0, 0, token, 100);
-        struct memory before = remember(&r, 0, 100);
+        struct image before = remember(&r, 0, 100);
         rig_run(&r, PHASE_VERIFY, 0, 100, token + 100, k);
-        struct memory after = remember(&r, 0, 100);
+        struct image after = remember(&r, 0, 100);
         check_same("verify", &after, &before);
         free(before.bytes);
-        struct memory verified = {0}, decoded = {0};
+        struct image verified = {0}, decoded = {0};
         for (int32_t i = 0; i < k; i++)
             append_logits(&verified, &r, i);
         for (int32_t i = 0; i < k; i++) {
@@ -235,7 +235,7 @@ TEST(commit_equals_decoding)
         struct batch_seq seq[2] = {{0, K / 2, n, P}, {1, 0, K / 2, P}};
         struct batch_seq *first = n ? seq : seq + 1;
         CHECK_OK(step_commit(&r.step, first, (n ? 1 : 0) + n % 2, &err), &err);
-        struct memory got = remember(&r, 0, P + n), other = remember(&r, 1, P + K / 2 * (n % 2));
+        struct image got = remember(&r, 0, P + n), other = remember(&r, 1, P + K / 2 * (n % 2));
         rig_reset(&r, 0);
         rig_reset(&r, 1);
         rig_run(&r, PHASE_PREFILL, 0, 0, token, P);
@@ -244,7 +244,7 @@ TEST(commit_equals_decoding)
             rig_run(&r, PHASE_DECODE, 0, P + i, token + P + i, 1);
         if (n % 2)
             rig_run(&r, PHASE_DECODE, 1, P, token + P + 1, K / 2);
-        struct memory want = remember(&r, 0, P + n), want1 = remember(&r, 1, P + K / 2 * (n % 2));
+        struct image want = remember(&r, 0, P + n), want1 = remember(&r, 1, P + K / 2 * (n % 2));
         check_same("commit", &got, &want);
         check_same("commit of the other slot", &other, &want1);
         free(want.bytes);
@@ -266,7 +266,7 @@ TEST(nonfinite_state_stays_in_its_slot)
     rig_open(&r, &o);
     rig_run(&r, PHASE_PREFILL, 1, 0, token, 50);
     rig_run(&r, PHASE_DECODE, 1, 50, token + 50, 1);
-    struct memory healthy = remember(&r, 1, 51);
+    struct image healthy = remember(&r, 1, 51);
     append_logits(&healthy, &r, 0);
     for (int variant = 0; variant < 3; variant++) {
         rig_reset(&r, 0);
@@ -286,7 +286,7 @@ TEST(nonfinite_state_stays_in_its_slot)
         CHECK_OK(step_run(&r.step, &err), &err);
         const float *sick = rig_logits(&r, 0);
         CHECK(!isfinite(sick[0]));
-        struct memory m = remember(&r, 1, 51);
+        struct image m = remember(&r, 1, 51);
         append_logits(&m, &r, 1);
         check_same("the healthy slot", &m, &healthy);
         rig_reset(&r, 0);

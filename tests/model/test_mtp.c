@@ -22,7 +22,7 @@ static void chain(struct bench *b, const int32_t *seq, int32_t n, float *logits)
     const struct dims *d = &r->model.dims;
     struct kv_cache kv;
     struct kv_shape shape = {1, d->n_kv_heads, d->head_dim, r->state.kv.shape.dtype, 1, b->o.n_ctx};
-    CHECK_OK(kv_cache_open(&kv, &shape, r->backend, r->stream, &err), &err);
+    CHECK_OK(kv_cache_open(&kv, &shape, &r->memory.cache, &err), &err);
     CHECK_OK(kv_cache_reserve(&kv, 0, n + 3, &err), &err);
     struct kv_pages pages = kv_cache_layer(&kv, 0);
     int32_t rows = n - 1, next = -1;
@@ -161,7 +161,7 @@ static void one_row(struct bench *b, int32_t token, const float *hidden, float *
     struct tensor h = device_copy(hidden, 1, d->hidden);
     struct tensor out =
         tensor_2d(device_alloc((size_t)d->hidden * sizeof *s), DT_F32, 1, d->hidden);
-    CHECK_OK(kv_cache_open(&kv, &shape, r->backend, r->stream, &err), &err);
+    CHECK_OK(kv_cache_open(&kv, &shape, &r->memory.cache, &err), &err);
     CHECK_OK(kv_cache_reserve(&kv, 0, 1, &err), &err);
     struct kv_pages pages = kv_cache_layer(&kv, 0);
     struct exec x;
@@ -402,7 +402,7 @@ TEST(context_edge)
     struct drafter_info info;
     ops->info(b.d, &info);
     CHECK_INT(info.max_draft, 8);
-    CHECK(info.has_law && info.n_taps == 0 && info.bytes > 0);
+    CHECK(info.has_law && info.n_taps == 0);
     bench_close(&b);
 }
 

@@ -48,7 +48,7 @@ static void player_open(struct player *p, const char *dir, const char *draft_dir
                                     .n_ctx = 1024,
                                     .max_rows = 1024,
                                     .dir = draft_dir};
-        CHECK_OK(p->ops->open(&p->drafter, &d, &err), &err);
+        CHECK_OK(drafter_open(p->ops, &p->drafter, &d, &p->rig.memory, &err), &err);
         p->ops->info(p->drafter, &p->info);
         if (turn == 1)
             break;

@@ -1,22 +1,57 @@
 /* The CUDA backend: one device, one stream, memory, and the table of entries. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "op/cuda/cuda.h"
 
-static lathe_status device_error(cudaError_t e, const char *what, lathe_error *err)
-{
-    return fail(err, e == cudaErrorMemoryAllocation ? LATHE_E_MEMORY : LATHE_E_DEVICE, "%s: %s",
-                what, cudaGetErrorString(e));
-}
-
-/* ---- Streams ------------------------------------------------------------------------------------ */
-
 /* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120a". */
 #ifndef LATHE_CUDA_SMS
 #define LATHE_CUDA_SMS "90"
 #endif
+
+/* ---- Failures -----------------------------------------------------------------------------------
+ *
+ * Some errors, an illegal address for one, end the device's context: every call of the process returns them from
+ * then on. Only a reset of the device brings it back, and takes with it whatever other streams have there; so it
+ * is reset by the last stream that is closed. */
+
+static struct {
+    pthread_mutex_t lock;
+    int n_streams;
+    bool is_lost;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+lathe_status cuda_error(struct gpu *c, cudaError_t e, const char *what, lathe_error *err)
+{
+    if (e == cudaErrorMemoryAllocation)
+        return fail(err, LATHE_E_MEMORY, "%s: %s", what, cudaGetErrorString(e));
+    if (c && e == cudaErrorNoKernelImageForDevice)
+        return fail(err, LATHE_E_DEVICE,
+                    "%s: no code for this GPU, which is %s; this program was built for %s", what,
+                    c->name, LATHE_CUDA_SMS);
+    return fail(err, LATHE_E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
+}
+
+/* Notes it if the device is lost: then the error does not go away by having been read. */
+static void look(struct gpu *c, cudaError_t e)
+{
+    if (e == cudaErrorMemoryAllocation || c->lost)
+        return;
+    (void)cudaGetLastError();
+    cudaError_t again = cudaStreamSynchronize(c->stream);
+    if (!again)
+        again = cudaDeviceSynchronize();
+    if (!again)
+        return;
+    c->lost = e;
+    pthread_mutex_lock(&process.lock);
+    process.is_lost = true;
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------ */
 
 /* Does the build hold code for this device? Code of one major version runs on later minor ones, but not that for
  * one architecture alone, which has an a behind it. */
@@ -59,7 +94,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
     if (e)
-        return device_error(e, "CUDA", err);
+        return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
     cuda_overlaps = c->sm >= 90;
@@ -74,11 +109,36 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
 static void close_stream(void *stream)
 {
     struct gpu *c = stream;
+    bool was_open = c->is_open;
+    if (c->failed)
+        look(c, c->failed);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream);
     (void)cudaFree(c->ring);
     free(c->batch_host);
     free(c);
+    pthread_mutex_lock(&process.lock);
+    if (was_open && --process.n_streams == 0 && process.is_lost) {
+        (void)cudaDeviceReset();
+        (void)cudaGetLastError();
+        process.is_lost = false;
+    }
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* Counts the stream, whose device must not be lost. */
+static lathe_status enter(struct gpu *c, lathe_error *err)
+{
+    pthread_mutex_lock(&process.lock);
+    bool is_lost = process.is_lost;
+    c->is_open = !is_lost;
+    process.n_streams += !is_lost;
+    pthread_mutex_unlock(&process.lock);
+    if (is_lost)
+        return fail(err, LATHE_E_DEVICE,
+                    "CUDA: the device failed under another engine of this process; it is reset "
+                    "when all that were open then are closed");
+    return LATHE_OK;
 }
 
 static lathe_status open_stream(void **stream, struct pool *pool, const char *isa, lathe_error *err)
@@ -88,17 +148,15 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
     struct gpu *c = calloc(1, sizeof *c);
     if (!c)
         return fail_memory(err, sizeof *c);
-    lathe_status st = find_device(c, err);
+    lathe_status st = enter(c, err);
+    if (!st)
+        st = find_device(c, err);
     if (!st && isa && strcmp(isa, c->name) != 0)
         st = fail(err, LATHE_E_ARGUMENT, "instruction set \"%s\": this GPU has %s", isa, c->name);
     if (!st) {
-        void *ring = NULL;
         cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-        if (!e)
-            e = cudaMalloc(&ring, CUDA_RING);
-        c->ring = ring;
         if (e)
-            st = device_error(e, "CUDA", err);
+            st = cuda_error(c, e, "CUDA", err);
     }
     c->batch_host = malloc(CUDA_MAX_UPLOAD);
     if (!st && !c->batch_host)
@@ -126,16 +184,32 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err)
 {
     cudaError_t e = c->failed ? c->failed : cudaGetLastError();
     c->failed = cudaSuccess;
-    return e ? device_error(e, "CUDA", err) : LATHE_OK;
+    if (e)
+        look(c, e);
+    if (c->lost)
+        e = c->lost;
+    return e ? cuda_error(c, e, "CUDA", err) : LATHE_OK;
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------- */
+
+/* The ring comes with the first memory: who only asks what there is takes nothing. */
+static cudaError_t ring_open(struct gpu *c)
+{
+    void *ring = NULL;
+    cudaError_t e = c->ring ? cudaSuccess : cudaMalloc(&ring, CUDA_RING);
+    if (ring)
+        c->ring = ring;
+    return e;
+}
 
 static lathe_status cuda_alloc(void *stream, void **p, size_t bytes, lathe_error *err)
 {
     struct gpu *c = stream;
     *p = NULL;
-    cudaError_t e = cudaMalloc(p, bytes ? bytes : 1);
+    cudaError_t e = ring_open(c);
+    if (!e)
+        e = cudaMalloc(p, bytes ? bytes : 1);
     if (e) {
         size_t room = 0, total = 0;
         (void)cudaGetLastError();
@@ -155,15 +229,24 @@ static void cuda_free(void *stream, void *p)
     (void)cudaFree(p);
 }
 
-static lathe_status cuda_alloc_host(void *stream, void **p, size_t bytes, lathe_error *err)
+static void cuda_room(void *stream, size_t *total, size_t *room)
 {
     (void)stream;
+    *total = *room = 0;
+    if (cudaMemGetInfo(room, total)) {
+        (void)cudaGetLastError();
+        *total = *room = 0;
+    }
+}
+
+static lathe_status cuda_alloc_host(void *stream, void **p, size_t bytes, lathe_error *err)
+{
     *p = NULL;
     cudaError_t e = cudaHostAlloc(p, bytes ? bytes : 1, cudaHostAllocDefault);
     if (e) {
         (void)cudaGetLastError();
         *p = NULL;
-        return device_error(e, "pinned host memory", err);
+        return cuda_error(stream, e, "pinned host memory", err);
     }
     memset(*p, 0, bytes);
     return LATHE_OK;
@@ -190,9 +273,11 @@ static void cuda_copy(void *stream, void *dst, const void *src, size_t bytes)
 static void cuda_copy_in(void *stream, void *dst, const void *src, size_t bytes)
 {
     struct gpu *c = stream;
+    struct cudaPointerAttributes from;
     note(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream));
-    /* A copy from pinned memory reads it later. */
-    note(c, cudaStreamSynchronize(c->stream));
+    /* Pageable memory has been read by now; a copy from pinned memory reads it later. */
+    if (cudaPointerGetAttributes(&from, src) || from.type != cudaMemoryTypeUnregistered)
+        note(c, cudaStreamSynchronize(c->stream));
 }
 
 static lathe_status cuda_wait(void *stream, lathe_error *err)
@@ -213,8 +298,9 @@ static lathe_status cuda_copy_out(void *stream, void *dst, const void *src, size
 const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
 {
     size_t whole = (bytes + 255) & ~(size_t)255;
-    if (bytes > CUDA_MAX_UPLOAD) {
-        note(c, cudaErrorInvalidValue);
+    cudaError_t e = bytes > CUDA_MAX_UPLOAD ? cudaErrorInvalidValue : ring_open(c);
+    if (e) {
+        note(c, e);
         return NULL;
     }
     if (c->ring_at + whole > CUDA_RING) {
@@ -311,6 +397,8 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .isa = isa_of,
                                      .alloc = cuda_alloc,
                                      .free = cuda_free,
+                                     .room = cuda_room,
+                                     .load = cuda_load,
                                      .alloc_host = cuda_alloc_host,
                                      .free_host = cuda_free_host,
                                      .is_host = false,

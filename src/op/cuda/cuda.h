@@ -13,6 +13,9 @@ struct gpu {
     char name[16]; /* "sm_90" */
     cudaStream_t stream;
     cudaError_t failed; /* of a call that had no status to return */
+    cudaError_t lost;   /* after which the device takes no more work of this process */
+
+    bool is_open; /* counted among the process's streams */
 
     /* Small arrays of the host travel to the device through a ring. A place is taken again only after its
      * copies have gone round, in stream order. */
@@ -35,6 +38,13 @@ static inline struct gpu *cuda_of(void *stream)
 {
     return (struct gpu *)stream;
 }
+
+/* load.c, the entry of the table. */
+lathe_status cuda_load(void *stream, struct pool *pool, const struct load *load, size_t n,
+                       lathe_progress_fn progress, void *progress_ctx, lathe_error *err);
+
+/* The status and the message of a call of the runtime that failed. Any thread. */
+lathe_status cuda_error(struct gpu *c, cudaError_t e, const char *what, lathe_error *err);
 
 /* LATHE_E_DEVICE if the launch before it, or an earlier call, failed. */
 lathe_status cuda_launched(struct gpu *c, lathe_error *err);
