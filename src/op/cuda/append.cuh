@@ -17,6 +17,11 @@ __device__ __forceinline__ void put_value(bf16 *p, float x)
                             : (uint16_t)(__float_as_uint(x) >> 16 | 0x40);
 }
 
+__device__ __forceinline__ void put_value(e4m3 *p, float x)
+{
+    *p = from_float<e4m3>(x);
+}
+
 /* One row of n values, by the whole block. */
 template <typename K, typename T>
 __device__ __forceinline__ void append_row(K *to, const T *from, int64_t n)
@@ -29,11 +34,17 @@ __device__ __forceinline__ void append_row(K *to, const T *from, int64_t n)
         for (int i = 0; i < PACK; i++)
             put_value(&out[i], x[i]);
         if (to_wide && n - c >= PACK) {
-            uint4 w[sizeof out / 16];
-            memcpy(w, out, sizeof out);
+            if constexpr (sizeof out == 8) {
+                uint2 w;
+                memcpy(&w, out, sizeof out);
+                *(uint2 *)(to + c) = w;
+            } else {
+                uint4 w[sizeof out / 16];
+                memcpy(w, out, sizeof out);
 #pragma unroll
-            for (int i = 0; i < (int)(sizeof out / 16); i++)
-                ((uint4 *)(to + c))[i] = w[i];
+                for (int i = 0; i < (int)(sizeof out / 16); i++)
+                    ((uint4 *)(to + c))[i] = w[i];
+            }
         } else {
 #pragma unroll
             for (int i = 0; i < PACK; i++)

@@ -1,6 +1,6 @@
 /* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions,
  * whose sums lie in scratch; another launch adds the splits of a row in ascending order. Prompts in BF16
- * need no splits: their rows are work enough. */
+ * or E4M3 need no splits: their rows are work enough. */
 #include "op/cuda/attention_tiles.cuh"
 
 enum {
@@ -107,14 +107,15 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention
                          min((int)LOOP_HEADS, a.group - first), blockIdx.y, from, end, a.scale);
 }
 
-/* q, keys and values in BF16, keys and values 16-byte aligned, head_dim 64, 128 or 256. blockIdx.x: chunks
- * of rows and kv heads, y: splits. Reads each key once for a chunk; bound by memory. */
-template <int HD, int NT>
+/* q in BF16, keys and values too and head_dim 64, 128 or 256, or in E4M3 and 256; keys and values 16-byte
+ * aligned. blockIdx.x: chunks of rows and kv heads, y: splits. Reads each key once for a chunk; bound by
+ * memory. */
+template <int HD, int NT, typename K>
 __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention a)
 {
     begin_kernel();
     extern __shared__ uint4 memory[];
-    struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
+    struct split_shared<HD, NT, K> *sh = (struct split_shared<HD, NT, K> *)memory;
     struct batch_seq seq;
     int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows, &seq);
     int32_t split = (int32_t)(gridDim.y - 1 - blockIdx.y); /* the long ones first */
@@ -130,19 +131,23 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
         sh->hi[i] = i < n ? a.pos[t + i / a.group] + 1 : 0;
     }
     __syncthreads();
-    fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
-    split_mma<HD, NT>(sh, keys_of<bf16>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
+    if constexpr (kv_tile<K>::has_factors)
+        fetch_queries<HD, NT * 8>(sh->q, sh->factor, q, a.q_stride, 0, n, a.group, a.wide_q,
+                                  a.scale);
+    else
+        fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
+    split_mma<HD, NT>(sh, keys_of<K>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
                       t - a.first_row, head, a.group, split);
 }
 
 /* The same of prompts: rows of PREFILL, the last ones, which see most, first. blockIdx.x: tiles of queries,
  * y: kv heads. Bound by tensor cores. */
-template <int HD>
+template <int HD, typename K>
 __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a)
 {
     begin_kernel();
     extern __shared__ uint4 memory[];
-    struct tile_shared<HD> *sh = (struct tile_shared<HD> *)memory;
+    struct tile_shared<HD, K> *sh = (struct tile_shared<HD, K> *)memory;
     int32_t i = (int32_t)(gridDim.x - 1 - blockIdx.x), s = 0, n = 0;
     for (; s < a.n_seqs; s++) {
         n = a.seq[s].n_rows * a.group;
@@ -160,9 +165,13 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
     for (int k = threadIdx.x; k < TILE_QUERIES; k += SPLIT_THREADS)
         sh->hi[k] = k < n ? seq.pos + (first + k) / a.group + 1 : 0;
     __syncthreads();
-    fetch_queries<HD, TILE_QUERIES>(sh->q, (const bf16 *)a.q + seq.first_row * a.q_stride + head,
-                                    a.q_stride, first, n, a.group, a.wide_q);
-    attention_tiles<HD>(sh, keys_of<bf16>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
+    const bf16 *q = (const bf16 *)a.q + seq.first_row * a.q_stride + head;
+    if constexpr (kv_tile<K>::has_factors)
+        fetch_queries<HD, TILE_QUERIES>(sh->q, sh->factor, q, a.q_stride, first, n, a.group,
+                                        a.wide_q, a.scale);
+    else
+        fetch_queries<HD, TILE_QUERIES>(sh->q, q, a.q_stride, first, n, a.group, a.wide_q);
+    attention_tiles<HD>(sh, keys_of<K>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
                         seq.pos + (first + n - 1) / a.group + 1, a.scale,
                         a.o + seq.first_row * a.o_stride + head, a.o_stride, first, a.group);
 }
@@ -219,71 +228,87 @@ static void launch_loop(cudaStream_t stream, const struct attention *a, int32_t 
                 shared, *a);
 }
 
-template <int HD, int NT>
+template <int HD, int NT, typename K>
 static void launch_mma(cudaStream_t stream, const struct attention *a, int32_t chunks,
                        int32_t splits)
 {
-    size_t shared = sizeof(struct split_shared<HD, NT>);
-    (void)cudaFuncSetAttribute(attention_mma<HD, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)shared);
-    launch_next(stream, attention_mma<HD, NT>, dim3((unsigned)(chunks * a->n_kv), (unsigned)splits),
-                SPLIT_THREADS, shared, *a);
+    size_t shared = sizeof(struct split_shared<HD, NT, K>);
+    (void)cudaFuncSetAttribute(attention_mma<HD, NT, K>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    launch_next(stream, attention_mma<HD, NT, K>,
+                dim3((unsigned)(chunks * a->n_kv), (unsigned)splits), SPLIT_THREADS, shared, *a);
 }
 
 /* As few tiles of queries as will do, where that is worth a kernel. */
-static void launch_mma_queries(cudaStream_t stream, const struct attention *a, int32_t queries,
-                               int32_t chunks, int32_t splits)
+template <typename K>
+static void launch_mma_256(cudaStream_t stream, const struct attention *a, int32_t queries,
+                           int32_t chunks, int32_t splits)
 {
-    if (a->parts.hd == 64)
-        launch_mma<64, 6>(stream, a, chunks, splits);
-    else if (a->parts.hd == 128)
-        launch_mma<128, 6>(stream, a, chunks, splits);
-    else if (queries <= 8)
-        launch_mma<256, 1>(stream, a, chunks, splits);
+    if (queries <= 8)
+        launch_mma<256, 1, K>(stream, a, chunks, splits);
     else if (queries <= 16)
-        launch_mma<256, 2>(stream, a, chunks, splits);
+        launch_mma<256, 2, K>(stream, a, chunks, splits);
     else if (queries <= 32)
-        launch_mma<256, 4>(stream, a, chunks, splits);
+        launch_mma<256, 4, K>(stream, a, chunks, splits);
     else
-        launch_mma<256, 6>(stream, a, chunks, splits);
+        launch_mma<256, 6, K>(stream, a, chunks, splits);
+}
+
+static void launch_mma_queries(cudaStream_t stream, const struct attention *a, enum dtype kv,
+                               int32_t queries, int32_t chunks, int32_t splits)
+{
+    if (kv == DT_F8_E4M3)
+        launch_mma_256<e4m3>(stream, a, queries, chunks, splits);
+    else if (a->parts.hd == 64)
+        launch_mma<64, 6, bf16>(stream, a, chunks, splits);
+    else if (a->parts.hd == 128)
+        launch_mma<128, 6, bf16>(stream, a, chunks, splits);
+    else
+        launch_mma_256<bf16>(stream, a, queries, chunks, splits);
 }
 
 /* Queries that a block of attention_mma may have on this device; 0: it cannot be used. */
 static int32_t mma_queries(const struct attention_args *a, int32_t device)
 {
     const struct tensor *k = &a->kv->k, *v = &a->kv->v;
-    int64_t hd = k->dim[3];
+    int64_t hd = k->dim[3], piece = 16 / (int64_t)dtype_size(k->dtype);
+    bool is_e4m3 = k->dtype == DT_F8_E4M3;
     int room = 0;
-    if (a->q.dtype != DT_BF16 || k->dtype != DT_BF16 || (hd != 64 && hd != 128 && hd != 256) ||
-        ((uintptr_t)k->data | (uintptr_t)v->data) % 16 != 0 || (k->stride | v->stride) % 8 != 0)
+    if (a->q.dtype != DT_BF16 || (k->dtype != DT_BF16 && !is_e4m3) ||
+        (hd != 256 && (is_e4m3 || (hd != 64 && hd != 128))) ||
+        ((uintptr_t)k->data | (uintptr_t)v->data) % 16 != 0 || (k->stride | v->stride) % piece != 0)
         return 0;
     if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
         return 0;
-    int32_t queries = hd < 256 || (size_t)room >= sizeof(struct split_shared<256, 6>) ? 48 : 32;
+    bool has_room = is_e4m3 || hd < 256 || (size_t)room >= sizeof(struct split_shared<256, 6>);
+    int32_t queries = has_room ? 48 : 32;
     return a->q.dim[1] / hd / k->dim[2] <= queries ? queries : 0;
 }
 
-template <int HD>
+template <int HD, typename K>
 static void launch_prompt(cudaStream_t stream, const struct attention *a, int32_t tiles)
 {
-    size_t shared = sizeof(struct tile_shared<HD>);
-    (void)cudaFuncSetAttribute(attention_prompt<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    size_t shared = sizeof(struct tile_shared<HD, K>);
+    (void)cudaFuncSetAttribute(attention_prompt<HD, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    launch_next(stream, attention_prompt<HD>, dim3((unsigned)tiles, (unsigned)a->n_kv),
+    launch_next(stream, attention_prompt<HD, K>, dim3((unsigned)tiles, (unsigned)a->n_kv),
                 SPLIT_THREADS, shared, *a);
 }
 
-static void launch_prompts(cudaStream_t stream, const struct batch *b, const struct attention *a)
+static void launch_prompts(cudaStream_t stream, const struct batch *b, const struct attention *a,
+                           enum dtype kv)
 {
     int32_t tiles = 0;
     for (int32_t s = 0; s < b->n_seqs; s++)
         tiles += (b->seq[s].n_rows * a->group + TILE_QUERIES - 1) / TILE_QUERIES;
-    if (a->parts.hd == 64)
-        launch_prompt<64>(stream, a, tiles);
+    if (kv == DT_F8_E4M3)
+        launch_prompt<256, e4m3>(stream, a, tiles);
+    else if (a->parts.hd == 64)
+        launch_prompt<64, bf16>(stream, a, tiles);
     else if (a->parts.hd == 128)
-        launch_prompt<128>(stream, a, tiles);
+        launch_prompt<128, bf16>(stream, a, tiles);
     else
-        launch_prompt<256>(stream, a, tiles);
+        launch_prompt<256, bf16>(stream, a, tiles);
 }
 
 /* The sums of all splits of a group of rows. */
@@ -293,7 +318,7 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
     int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
     if (queries == 0) {
         WITH_ACT(a->q.dtype, Q,
-                 WITH_ACT(a->kv->k.dtype, K, launch_loop<Q, K>(c->stream, v, splits)));
+                 WITH_KV(a->kv->k.dtype, K, launch_loop<Q, K>(c->stream, v, splits)));
         return;
     }
     v->chunk_rows = queries / v->group;
@@ -308,7 +333,7 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
         chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
     }
     queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
-    launch_mma_queries(c->stream, v, queries, chunks, splits);
+    launch_mma_queries(c->stream, v, a->kv->k.dtype, queries, chunks, splits);
 }
 
 extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
@@ -354,7 +379,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
     v.parts.part_o = (float *)(void *)((unsigned char *)a->scratch.data + whole_lines(n_parts * 8));
     if (b.phase == PHASE_PREFILL && mma_queries(a, c->device) > 0) {
-        launch_prompts(c->stream, a->b, &v);
+        launch_prompts(c->stream, a->b, &v, a->kv->k.dtype);
         return cuda_launched(c, err);
     }
     for (int64_t first = 0; first < T; first += rows) {

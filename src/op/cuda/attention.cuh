@@ -9,8 +9,7 @@
 #ifndef LATHE_OP_CUDA_ATTENTION_CUH
 #define LATHE_OP_CUDA_ATTENTION_CUH
 
-#include "op/cuda/cuda.cuh"
-#include "op/cuda/mma.cuh"
+#include "op/cuda/kv_tile.cuh"
 
 enum {
     SPLIT_THREADS = 128,
@@ -128,35 +127,20 @@ __device__ __forceinline__ void split_loop(const struct split_parts &out, const 
                     acc[j][h];
 }
 
-/* ---- BF16 queries and keys: some rows and all heads of a kv head, by tensor cores ----------------- */
+/* ---- Queries in BF16: some rows and all heads of a kv head, by tensor cores ------------------------ */
 
-/* Shared memory of a block. k, v, q and p are swizzled: 16-byte piece c of a row lies at c ^ row % 8. */
-template <int HD, int NT> struct split_shared {
-    bf16 k[SPLIT_TILE * HD], v[SPLIT_TILE * HD], q[NT * 8 * HD];
-    bf16 p[3][NT * 8 * SPLIT_TILE]; /* weights [query, key] in three parts: 24 bits */
+/* Shared memory of a block. k, v, q and p are swizzled. */
+template <int HD, int NT, typename K = bf16> struct split_shared {
+    typedef typename kv_tile<K>::number number;
+    K k[SPLIT_TILE * HD], v[SPLIT_TILE * HD];
+    number q[NT * 8 * HD];
+    number p[kv_tile<K>::PARTS][NT * 8 * SPLIT_TILE]; /* weights [query, key] in parts */
+    float factor[NT * 8];                             /* of a query's scores, if it has one */
     float top[4][NT * 8], sum[4][NT * 8];
     int32_t lo[NT * 8], hi[NT * 8]; /* a query sees positions [lo, hi) */
     int32_t is_bad[SPLIT_TILE];     /* a value at this key is not finite */
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-__device__ __forceinline__ void ldmatrix(uint32_t r[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_trans(uint32_t r[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
 /* 16 bytes, or zeros. */
 __device__ __forceinline__ void copy_async(void *to, const void *from, bool is_there)
 {
@@ -174,35 +158,20 @@ template <int N> __device__ __forceinline__ void copies_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Element of a swizzled matrix with rows of COLS. Written so that what is constant in row and piece can be
- * part of an address. */
-template <int COLS> __device__ __forceinline__ int swizzled(int row, int piece)
-{
-    return row * COLS + ((piece & ~7) << 3) + (((piece ^ row) & 7) << 3);
-}
-
-/* Eight values of any alignment. */
-__device__ __forceinline__ uint4 eight(const bf16 *p)
-{
-    const uint16_t *w = (const uint16_t *)p;
-    return make_uint4(w[0] | (uint32_t)w[1] << 16, w[2] | (uint32_t)w[3] << 16,
-                      w[4] | (uint32_t)w[5] << 16, w[6] | (uint32_t)w[7] << 16);
-}
-
 /* Keys or values of positions [first, first + SPLIT_TILE), zero outside [from, end). */
-template <int HD, bool VALUES, typename KEYS>
-__device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t first, int32_t from,
+template <int HD, bool VALUES, typename K, typename KEYS>
+__device__ __forceinline__ void split_fetch(K *to, const KEYS &keys, int32_t first, int32_t from,
                                             int32_t end)
 {
-    enum { PIECES = HD / 8, STEP = SPLIT_THREADS / PIECES };
+    enum { PIECE = kv_tile<K>::PIECE, PIECES = HD / PIECE, STEP = SPLIT_THREADS / PIECES };
     int piece = threadIdx.x % PIECES, top = threadIdx.x / PIECES;
     if (keys.wide && keys.has_run(first)) { /* one look-up for all */
         int64_t step = VALUES ? keys.v_step : keys.k_step;
-        const bf16 *p = (VALUES ? keys.v(first) : keys.k(first)) + piece * 8 + top * step;
+        const K *p = (VALUES ? keys.v(first) : keys.k(first)) + piece * PIECE + top * step;
 #pragma unroll
         for (int i = 0; i < SPLIT_TILE / STEP; i++, p += STEP * step) {
             int32_t s = first + top + i * STEP;
-            copy_async(to + swizzled<HD>(top + i * STEP, piece), p, s >= from && s < end);
+            copy_async(to + swizzled<HD, PIECE>(top + i * STEP, piece), p, s >= from && s < end);
         }
     } else {
 #pragma unroll 1
@@ -210,12 +179,12 @@ __device__ __forceinline__ void split_fetch(bf16 *to, const KEYS &keys, int32_t 
             int32_t s = first + row;
             bool is_there = s >= from && s < end;
             int32_t at = is_there ? s : from;
-            const bf16 *p = (VALUES ? keys.v(at) : keys.k(at)) + piece * 8;
-            bf16 *dst = to + swizzled<HD>(row, piece);
+            const K *p = (VALUES ? keys.v(at) : keys.k(at)) + piece * PIECE;
+            K *dst = to + swizzled<HD, PIECE>(row, piece);
             if (keys.wide)
                 copy_async(dst, p, is_there);
             else
-                *(uint4 *)dst = is_there ? eight(p) : make_uint4(0, 0, 0, 0);
+                *(uint4 *)dst = is_there ? loose_piece(p) : make_uint4(0, 0, 0, 0);
         }
     }
     copies_commit();
@@ -234,53 +203,80 @@ __device__ __forceinline__ void fetch_queries(bf16 *to, const bf16 *q, int64_t s
         if (wide)
             copy_async(dst, p, at < n);
         else
-            *(uint4 *)dst = at < n ? eight(p) : make_uint4(0, 0, 0, 0);
+            *(uint4 *)dst = at < n ? loose_piece(p) : make_uint4(0, 0, 0, 0);
     }
 }
 
-/* The parts of a weight: each the rest rounded to BF16. */
-__device__ __forceinline__ void three_parts(float x, bf16 out[3])
+/* The same in F16 as kv_tile wants them, and what takes their factors back from the scores, times `scale`.
+ * They are there behind the next barrier. HD is 256: eight dims a lane. */
+template <int HD, int N>
+__device__ __forceinline__ void fetch_queries(__half *to, float *factor, const bf16 *q,
+                                              int64_t stride, int first, int n, int group,
+                                              bool wide, float scale)
 {
+    static_assert(HD == 256, "a warp a query");
+    int lane = threadIdx.x % 32;
+    for (int at = threadIdx.x / 32; at < N; at += SPLIT_THREADS / 32) {
+        int query = first + (at < n ? at : 0);
+        const bf16 *p = q + query / group * stride + query % group * HD + lane * 8;
+        uint4 piece = wide ? *(const uint4 *)p : loose_piece(p);
+        if (at >= n)
+            piece = make_uint4(0, 0, 0, 0);
+        uint32_t w[4] = {piece.x, piece.y, piece.z, piece.w};
+        float x[8], top = 0;
 #pragma unroll
-    for (int i = 0; i < 3; i++) {
-        out[i] = __float2bfloat16_rn(x);
-        x = __fsub_rn(x, __bfloat162float(out[i]));
+        for (int i = 0; i < 8; i++) {
+            x[i] = __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
+            top = fmaxf(top, fabsf(x[i]));
+        }
+        /* 2^e brings the largest to 2^14 .. 2^15; e at most 100, so that scores of tiny queries hold it */
+        int e = min(141 - (int)(__float_as_uint(warp_max(top)) >> 23), 100);
+        float up = __uint_as_float((uint32_t)(127 + e) << 23);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            __half2 h = __floats2half2_rn(__fmul_rn(x[i * 2], up), __fmul_rn(x[i * 2 + 1], up));
+            w[i] = *(const uint32_t *)&h;
+        }
+        int half = lane % 2 * 4; /* of a piece: of every 16 dims those with d % 4 < 2 first */
+        *(uint2 *)(to + swizzled<HD>(at, lane & ~1) + half) = make_uint2(w[0], w[2]);
+        *(uint2 *)(to + swizzled<HD>(at, lane | 1) + half) = make_uint2(w[1], w[3]);
+        if (lane == 0)
+            factor[at] = __fmul_rn(scale, __uint_as_float((uint32_t)(127 - e) << 23));
     }
-}
-
-__device__ __forceinline__ bool is_finite(bf16 x)
-{
-    return (__bfloat16_as_ushort(x) & 0x7f80) != 0x7f80;
 }
 
 /* Values that are not finite become zero; is_bad[key] says whether there were any. */
-template <int HD> __device__ __forceinline__ void clear_bad_values(bf16 *v, int32_t *is_bad)
+template <int HD, typename K>
+__device__ __forceinline__ void clear_bad_values(K *v, int32_t *is_bad)
 {
     for (int row = threadIdx.x; row < SPLIT_TILE; row += SPLIT_THREADS) {
         is_bad[row] = 0;
         for (int d = 0; d < HD; d++)
             if (!is_finite(v[row * HD + d])) {
-                v[row * HD + d] = __float2bfloat16_rn(0);
+                v[row * HD + d] = from_float<K>(0);
                 is_bad[row] = 1;
             }
     }
 }
 
 /* Queries n = 0 .. n_queries - 1 of the block, whose lo and hi are in shared memory (0 behind the last), and
- * q as fetch_queries brings it, over positions [from, end). The sums of a tile start at zero and are then added in
+ * q as fetch_queries brings it (where that gives factors, they hold `scale`), over positions [from, end). The sums of a tile start at zero and are then added in
  * F32, lowest parts of the weights first: tensor cores cut off what they add to a larger sum.
  *
  * A value that is not finite would reach queries that do not see it, as 0 times NaN, and infinity in
  * three parts is NaN: where a sum is not finite the split is gone through again, such values zero in
  * the products and added by themselves.
  *
- * Query n is head `head` + n % group of row `row` + n / group. HD 64, 128 or 256; NT tiles of 8 queries. */
-template <int HD, int NT, typename KEYS>
-__device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const KEYS &keys,
+ * Query n is head `head` + n % group of row `row` + n / group. HD 64, 128 or 256, of E4M3 256; NT tiles of 8
+ * queries. */
+template <int HD, int NT, typename K, typename KEYS>
+__device__ __forceinline__ void split_mma(struct split_shared<HD, NT, K> *sh, const KEYS &keys,
                                           int n_queries, int32_t from, int32_t end, float scale,
                                           const struct split_parts &out, int64_t row, int head,
                                           int group, int32_t split)
 {
+    typedef kv_tile<K> tile;
+    typedef typename tile::number number;
     enum { MT = HD / 64 }; /* tiles of 16 dims of a warp, which has HD / 4 of them */
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
     int32_t first = from & ~(SPLIT_TILE - 1);
@@ -319,15 +315,11 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
             for (int part = 0; part < HD / 64; part++) {
                 float x[NT][4];
                 uint32_t a[4][4];
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    ldmatrix(a[k],
-                             shared_address(sh->k + swizzled<HD>(warp * 16 + (lane & 15),
-                                                                 part * 8 + k * 2 + lane / 16)));
+                tile::template keys_left<HD>(a, sh->k, warp * 16, part, lane);
 #pragma unroll
                 for (int j = 0; j < NT; j++) {
                     uint32_t b[8];
-                    const bf16 *q = sh->q;
+                    const number *q = sh->q;
                     ldmatrix(
                         b, shared_address(q + swizzled<HD>(j * 8 + lane % 8, part * 8 + lane / 8)));
                     ldmatrix(b + 4, shared_address(q + swizzled<HD>(j * 8 + lane % 8,
@@ -337,7 +329,7 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
                         x[j][i] = 0;
 #pragma unroll
                     for (int k = 0; k < 4; k++)
-                        mma_bf16(x[j], a[k], b[k * 2], b[k * 2 + 1]);
+                        tile::mma(x[j], a[k], b[k * 2], b[k * 2 + 1]);
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         s[j][i] = __fadd_rn(s[j][i], x[j][i]);
@@ -349,10 +341,11 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     float top = -INFINITY;
+                    float by = tile::has_factors ? sh->factor[j * 8 + c + e] : scale;
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         int32_t at = s0 + warp * 16 + g + h * 8;
-                        float x = __fmul_rn(s[j][h * 2 + e], scale);
+                        float x = __fmul_rn(s[j][h * 2 + e], by);
                         if (!whole && (at < sh->lo[j * 8 + c + e] || at >= sh->hi[j * 8 + c + e]))
                             x = -INFINITY;
                         s[j][h * 2 + e] = x;
@@ -386,13 +379,12 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
                     float w[2];
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        bf16 parts[3];
                         w[h] = weight(s[j][h * 2 + e], top);
-                        three_parts(w[h], parts);
+                        float rest = w[h] * tile::weight_up;
                         int at = swizzled<SPLIT_TILE>(n, warp * 2 + h) + g;
 #pragma unroll
-                        for (int i = 0; i < 3; i++)
-                            sh->p[i][at] = parts[i];
+                        for (int i = 0; i < tile::PARTS; i++)
+                            sh->p[i][at] = tile::take_part(rest);
                     }
                     l[j][e] = fmaf(l[j][e], f[j][e], __fadd_rn(w[0], w[1]));
                 }
@@ -407,12 +399,7 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
             uint32_t a[MT][4][4];
 #pragma unroll
             for (int t = 0; t < MT; t++)
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    ldmatrix_trans(
-                        a[t][k],
-                        shared_address(sh->v + swizzled<HD>(k * 16 + lane / 16 * 8 + lane % 8,
-                                                            (warp * MT + t) * 2 + lane / 8 % 2)));
+                tile::template values_left<HD>(a[t], sh->v, warp * MT + t, lane);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 float x[MT][4];
@@ -422,9 +409,9 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
                     for (int i = 0; i < 4; i++)
                         x[t][i] = 0;
 #pragma unroll
-                for (int part = 2; part >= 0; part--) {
+                for (int part = tile::PARTS - 1; part >= 0; part--) {
                     uint32_t b[8];
-                    const bf16 *p = sh->p[part];
+                    const number *p = sh->p[part];
                     ldmatrix(b,
                              shared_address(p + swizzled<SPLIT_TILE>(j * 8 + lane % 8, lane / 8)));
                     ldmatrix(b + 4, shared_address(
@@ -433,7 +420,7 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
                     for (int k = 0; k < 4; k++)
 #pragma unroll
                         for (int t = 0; t < MT; t++)
-                            mma_bf16(x[t], a[t][k], b[k * 2], b[k * 2 + 1]);
+                            tile::mma(x[t], a[t][k], b[k * 2], b[k * 2 + 1]);
                 }
 #pragma unroll
                 for (int t = 0; t < MT; t++)
@@ -444,22 +431,21 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
             if (again)
                 for (int row = 0; row < SPLIT_TILE; row++)
                     if (sh->is_bad[row] && s0 + row >= from && s0 + row < end) {
-                        const bf16 *v = keys.v(s0 + row);
+                        const K *v = keys.v(s0 + row);
 #pragma unroll
                         for (int t = 0; t < MT; t++)
 #pragma unroll
                             for (int j = 0; j < NT; j++)
 #pragma unroll
                                 for (int i = 0; i < 4; i++) {
-                                    int e = i % 2, d = (warp * MT + t) * 16 + g + i / 2 * 8;
+                                    int e = i % 2, d = tile::row_dim(warp * MT + t, g, i / 2);
                                     bool seen = s0 + row >= sh->lo[j * 8 + c + e] &&
                                                 s0 + row < sh->hi[j * 8 + c + e];
-                                    float w = __bfloat162float(
+                                    float w = to_float(
                                         sh->p[0][swizzled<SPLIT_TILE>(j * 8 + c + e, row / 8) +
                                                  row % 8]);
                                     if (seen && !is_finite(v[d]))
-                                        acc[t][j][i] =
-                                            fmaf(w, __bfloat162float(v[d]), acc[t][j][i]);
+                                        acc[t][j][i] = fmaf(w, to_float(v[d]), acc[t][j][i]);
                                 }
                     }
             __syncthreads();
@@ -508,7 +494,8 @@ __device__ __forceinline__ void split_mma(struct split_shared<HD, NT> *sh, const
             for (int t = 0; t < MT; t++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    out.part_o[at * HD + (warp * MT + t) * 16 + h * 8 + g] = acc[t][j][h * 2 + e];
+                    out.part_o[at * HD + tile::row_dim(warp * MT + t, g, h)] =
+                        acc[t][j][h * 2 + e] * tile::weight_down;
         }
 }
 

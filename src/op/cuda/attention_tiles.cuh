@@ -6,34 +6,25 @@
 
 #include "op/cuda/attention.cuh"
 
-enum {
-    TILE_QUERIES = 64, /* 16 of each warp */
-    TILE_PARTS = 3,    /* BF16 parts of a weight: 3 are 24 bits, 1 is 8 */
-};
+enum { TILE_QUERIES = 64 }; /* 16 of each warp */
 
-template <int HD> struct tile_shared {
-    bf16 q[TILE_QUERIES * HD], k[SPLIT_TILE * HD], v[SPLIT_TILE * HD]; /* swizzled */
-    int32_t hi[TILE_QUERIES];                                          /* sees positions [0, hi) */
+template <int HD, typename K> struct tile_shared {
+    typename kv_tile<K>::number q[TILE_QUERIES * HD]; /* swizzled, like k and v */
+    K k[SPLIT_TILE * HD], v[SPLIT_TILE * HD];
+    float factor[TILE_QUERIES];
+    int32_t hi[TILE_QUERIES];   /* sees positions [0, hi) */
     int32_t is_bad[SPLIT_TILE]; /* a value at this key is not finite */
 };
 
-/* Two values to BF16; what is lost remains. */
-__device__ __forceinline__ uint32_t take_part(float &x, float &y)
-{
-    __nv_bfloat162 p = __floats2bfloat162_rn(x, y);
-    x = __fsub_rn(x, __low2float(p));
-    y = __fsub_rn(y, __high2float(p));
-    return *(const uint32_t *)&p;
-}
-
 /* n_queries queries, whose hi are in shared memory, and q as fetch_queries brings it. They see positions below `end` at most, and all of
  * them see those below all_hi. Query n is number first + n of the rows of o, `group` heads each. Sums, and
- * what becomes of values that are not finite, as in split_mma. SPLIT_THREADS; HD 64, 128 or 256. */
-template <int HD, typename KEYS>
+ * what becomes of values that are not finite, as in split_mma. SPLIT_THREADS; HD 64, 128 or 256, of E4M3 256. */
+template <int HD, typename K, typename KEYS>
 __device__ __forceinline__ void
-attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int32_t all_hi,
+attention_tiles(struct tile_shared<HD, K> *sh, const KEYS &keys, int n_queries, int32_t all_hi,
                 int32_t end, float scale, float *o, int64_t o_stride, int first, int group)
 {
+    typedef kv_tile<K> tile;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
     int32_t hi[2] = {sh->hi[warp * 16 + g], sh->hi[warp * 16 + g + 8]};
     float acc[HD / 8][4], m[2], l[2];
@@ -71,13 +62,10 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
                 for (int j = 0; j < SPLIT_TILE / 8; j++) {
                     uint32_t b[8];
                     float x[4] = {0, 0, 0, 0};
-                    ldmatrix(b, shared_address(
-                                    sh->k + swizzled<HD>(j * 8 + lane % 8, part * 8 + lane / 8)));
-                    ldmatrix(b + 4, shared_address(sh->k + swizzled<HD>(j * 8 + lane % 8,
-                                                                        part * 8 + 4 + lane / 8)));
+                    tile::template keys_right<HD>(b, sh->k, j * 8, part, lane);
 #pragma unroll
                     for (int k = 0; k < 4; k++)
-                        mma_bf16(x, a[k], b[k * 2], b[k * 2 + 1]);
+                        tile::mma(x, a[k], b[k * 2], b[k * 2 + 1]);
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         s[j][i] = __fadd_rn(s[j][i], x[i]);
@@ -89,7 +77,8 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
             for (int j = 0; j < SPLIT_TILE / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    float x = __fmul_rn(s[j][i], scale);
+                    float by = tile::has_factors ? sh->factor[warp * 16 + g + i / 2 * 8] : scale;
+                    float x = __fmul_rn(s[j][i], by);
                     if (!whole && s0 + j * 8 + c + i % 2 >= hi[i / 2])
                         x = -INFINITY;
                     s[j][i] = x;
@@ -109,16 +98,18 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
                 f[h] = weight(m[h], top[h]);
                 m[h] = top[h];
             }
-            uint32_t p[TILE_PARTS][SPLIT_TILE / 16][4];
+            uint32_t p[tile::PARTS][SPLIT_TILE / 16][4];
 #pragma unroll
             for (int j = 0; j < SPLIT_TILE / 8; j++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     float x = weight(s[j][h * 2], top[h]), y = weight(s[j][h * 2 + 1], top[h]);
                     sum[h] = __fadd_rn(sum[h], __fadd_rn(x, y));
+                    x *= tile::weight_up;
+                    y *= tile::weight_up;
 #pragma unroll
-                    for (int i = 0; i < TILE_PARTS; i++)
-                        p[i][j / 2][j % 2 * 2 + h] = take_part(x, y);
+                    for (int i = 0; i < tile::PARTS; i++)
+                        p[i][j / 2][j % 2 * 2 + h] = tile::take_parts(x, y);
                 }
 #pragma unroll
             for (int h = 0; h < 2; h++)
@@ -132,19 +123,21 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
 
             /* Values [16 queries, HD] */
 #pragma unroll
-            for (int t = 0; t < HD / 8; t++) {
-                uint32_t b[8];
-                float x[4] = {0, 0, 0, 0};
-                ldmatrix_trans(b, shared_address(sh->v + swizzled<HD>(lane, t)));
-                ldmatrix_trans(b + 4, shared_address(sh->v + swizzled<HD>(32 + lane, t)));
+            for (int t = 0; t < HD / 8; t += tile::TILES) {
+                uint32_t b[tile::TILES][8];
+                tile::template values_right<HD>(b, sh->v, t, lane);
 #pragma unroll
-                for (int i = TILE_PARTS - 1; i >= 0; i--)
+                for (int n = 0; n < tile::TILES; n++) {
+                    float x[4] = {0, 0, 0, 0};
 #pragma unroll
-                    for (int k = 0; k < SPLIT_TILE / 16; k++)
-                        mma_bf16(x, p[i][k], b[k * 2], b[k * 2 + 1]);
+                    for (int i = tile::PARTS - 1; i >= 0; i--)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    acc[t][i] = fmaf(acc[t][i], f[i / 2], x[i]);
+                        for (int k = 0; k < SPLIT_TILE / 16; k++)
+                            tile::mma(x, p[i][k], b[n][k * 2], b[n][k * 2 + 1]);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        acc[t + n][i] = fmaf(acc[t + n][i], f[i / 2], x[i]);
+                }
             }
             if (again)
 #pragma unroll 1
@@ -157,19 +150,20 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
 #pragma unroll
                         for (int h = 0; h < 2; h++) /* no index that is not constant into p */
                             w[h] |= p[0][k / 2][k % 2 * 2 + h] & (0 - (uint32_t)(k == row / 8));
-                    const bf16 *v = keys.v(s0 + row);
+                    const K *v = keys.v(s0 + row);
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         w[h] = __shfl_sync(0xffffffffu, w[h], (lane & ~3) | (row % 8 / 2));
-                        float x = __uint_as_float(row % 2 ? w[h] & 0xffff0000u : w[h] << 16);
+                        float x = tile::part_at(w[h], row % 2);
                         if (s0 + row < hi[h])
 #pragma unroll
                             for (int t = 0; t < HD / 8; t++)
 #pragma unroll
-                                for (int e = 0; e < 2; e++)
-                                    if (!is_finite(v[t * 8 + c + e]))
-                                        acc[t][h * 2 + e] =
-                                            fmaf(x, to_float(v[t * 8 + c + e]), acc[t][h * 2 + e]);
+                                for (int e = 0; e < 2; e++) {
+                                    K y = v[tile::col_dim(t, c + e)];
+                                    if (!is_finite(y))
+                                        acc[t][h * 2 + e] = fmaf(x, to_float(y), acc[t][h * 2 + e]);
+                                }
                     }
                 }
             __syncthreads();
@@ -199,8 +193,8 @@ attention_tiles(struct tile_shared<HD> *sh, const KEYS &keys, int n_queries, int
         float *to = o + (int64_t)((first + n) / group) * o_stride + (first + n) % group * HD;
 #pragma unroll
         for (int t = 0; t < HD / 8; t++) {
-            to[t * 8 + c] = acc[t][h * 2] / sum;
-            to[t * 8 + c + 1] = acc[t][h * 2 + 1] / sum;
+            to[tile::col_dim(t, c)] = acc[t][h * 2] * tile::weight_down / sum;
+            to[tile::col_dim(t, c + 1)] = acc[t][h * 2 + 1] * tile::weight_down / sum;
         }
     }
 }

@@ -12,6 +12,10 @@ extern "C" {
 }
 
 typedef __nv_bfloat16 bf16;
+/* An E4M3 code, where it is a dtype. */
+struct e4m3 {
+    uint8_t code;
+};
 
 /* ---- Numbers ----------------------------------------------------------------------------------- */
 
@@ -35,6 +39,11 @@ __device__ __forceinline__ float e4m3_to_float(uint8_t code)
     return (float)x;
 }
 
+__device__ __forceinline__ float to_float(e4m3 x)
+{
+    return e4m3_to_float(x.code);
+}
+
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x)
 {
@@ -43,6 +52,18 @@ template <> __device__ __forceinline__ float from_float<float>(float x)
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
 {
     return __float2bfloat16_rn(x);
+}
+/* As e4m3_from_f32 of the host. */
+template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x)
+{
+    uint32_t u = __float_as_uint(x), a = u & 0x7FFFFFFF, code;
+    if (a >= 0x43E00000) /* 448 */
+        code = a > 0x7F800000 ? 0x7F : 0x7E;
+    else if (a < 0x3C800000) /* below 2^-6: units of 2^-9, rounded by the sum */
+        code = __float_as_uint(__fadd_rn(__uint_as_float(a), 0x1p14f)) & 15;
+    else
+        code = (a - (120u << 23) + 0x7FFFF + (a >> 20 & 1)) >> 20;
+    return e4m3{(uint8_t)(code | (u >> 24 & 0x80))};
 }
 
 __device__ __forceinline__ float silu(float x)
@@ -133,6 +154,17 @@ static inline void launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 g
         } else {                                                                                   \
             typedef bf16 T;                                                                        \
             __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* The same for a dtype of keys and values. */
+#define WITH_KV(dtype, K, ...)                                                                     \
+    do {                                                                                           \
+        if ((dtype) == DT_F8_E4M3) {                                                               \
+            typedef e4m3 K;                                                                        \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            WITH_ACT(dtype, K, __VA_ARGS__);                                                       \
         }                                                                                          \
     } while (0)
 

@@ -26,8 +26,8 @@ extern "C" lathe_status cuda_kv_append(void *stream, const struct kv_append_args
     struct append to = append_of(&a->k, &a->v, &a->kv->k, &a->kv->v);
     dim3 blocks((unsigned)a->k.dim[0], 2);
     WITH_ACT(a->k.dtype, T,
-             WITH_ACT(a->kv->k.dtype, K,
-                      launch_next(c->stream, kv_append<K, T>, blocks, APPEND_THREADS, 0, to,
-                                  a->kv->device_table, a->kv->pages_per_slot, b.slot, b.pos)));
+             WITH_KV(a->kv->k.dtype, K,
+                     launch_next(c->stream, kv_append<K, T>, blocks, APPEND_THREADS, 0, to,
+                                 a->kv->device_table, a->kv->pages_per_slot, b.slot, b.pos)));
     return cuda_launched(c, err);
 }
