@@ -99,6 +99,7 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
 {
     const struct dims *d = &m->dims;
     size_t mark = exec_push(x);
+    enum phase outside = exec_phase(x, b->phase);
     struct tensor h = exec_tmp(x, s->act, b->n_rows, d->hidden); /* the residual stream */
     int32_t n_attn = 0, n_gdn = 0;
 
@@ -121,6 +122,7 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
     }
     op_rmsnorm(x, hidden, h, m->norm, d->rms_eps);
     exec_tap(x, "final", -1, &hidden);
+    exec_phase(x, outside);
     exec_pop(x, mark);
 }
 

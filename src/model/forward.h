@@ -59,7 +59,8 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
 void forward_commit(struct exec *x, const struct model *m, struct state *s,
                     const struct batch_seq *seq, int32_t n_seqs);
 
-/* logits [n, vocab] F32 of the given rows of `hidden` (row NULL: all of them, n = T). */
+/* logits [n, vocab] F32 of the given rows of `hidden` (row NULL: all of them, n = T), with the arithmetic of
+ * decoding whatever the phase they came from. */
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,
                     struct tensor hidden, const int32_t *row);
 

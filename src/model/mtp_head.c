@@ -25,12 +25,14 @@ void mtp_step(struct exec *x, const struct model *m, const struct batch *b,
 {
     const struct dims *d = &m->dims;
     size_t mark = exec_push(x);
+    enum phase outside = exec_phase(x, b->phase);
     struct tensor u = exec_tmp(x, hidden.dtype, b->n_rows, d->hidden); /* the residual stream */
 
     fuse(x, m, b, hidden, u);
     attn_mixer(x, d, &m->mtp.layer, u, b, kv, rope);
     mlp(x, d, &m->mtp.layer, u);
     op_rmsnorm(x, s, u, m->mtp.norm, d->rms_eps);
+    exec_phase(x, outside);
     exec_pop(x, mark);
 }
 
@@ -41,6 +43,7 @@ void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
     const struct layer *l = &m->mtp.layer;
     int64_t T = b->n_rows, kv_dim = (int64_t)d->n_kv_heads * d->head_dim;
     size_t mark = exec_push(x);
+    enum phase outside = exec_phase(x, b->phase);
     struct tensor u = exec_tmp(x, hidden.dtype, T, d->hidden);
     struct tensor k = exec_tmp(x, hidden.dtype, T, kv_dim);
     struct tensor v = exec_tmp(x, hidden.dtype, T, kv_dim);
@@ -52,5 +55,6 @@ void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
     op_linear(x, v, u, &l->attn.v_proj);
     op_qk_norm_rope(x, q, k, q, l->attn.q_norm, l->attn.k_norm, d->head_dim, d->rms_eps, rope, b);
     op_kv_append(x, kv, k, v, b);
+    exec_phase(x, outside);
     exec_pop(x, mark);
 }

@@ -21,6 +21,7 @@ struct linear_args {
     struct tensor y, in;
     const struct weight *w;
     bool add;              /* op_linear_add */
+    enum phase phase;      /* whose arithmetic the rows get */
     struct tensor scratch; /* U8 [linear_scratch()] */
 };
 struct silu_mul_args {

@@ -12,6 +12,7 @@ void exec_plan(struct exec *x, const struct backend *backend, void *stream, stru
     *x = (struct exec){
         .backend = backend,
         .stream = stream,
+        .phase = PHASE_DECODE,
         .planning = true,
         .cap = SIZE_MAX,
         .listing = listing,
@@ -21,12 +22,19 @@ void exec_plan(struct exec *x, const struct backend *backend, void *stream, stru
 void exec_init(struct exec *x, const struct backend *backend, void *stream, void *workspace,
                size_t cap)
 {
-    *x = (struct exec){.backend = backend, .stream = stream, .base = workspace, .cap = cap};
+    *x = (struct exec){
+        .backend = backend,
+        .stream = stream,
+        .phase = PHASE_DECODE,
+        .base = workspace,
+        .cap = cap,
+    };
 }
 
 void exec_begin(struct exec *x)
 {
     x->status = LATHE_OK;
+    x->phase = PHASE_DECODE;
     x->used = 0;
 }
 
@@ -35,6 +43,13 @@ lathe_status exec_end(struct exec *x, lathe_error *err)
     if (x->status && err)
         *err = x->err;
     return x->status;
+}
+
+enum phase exec_phase(struct exec *x, enum phase phase)
+{
+    enum phase before = x->phase;
+    x->phase = phase;
+    return before;
 }
 
 size_t exec_push(const struct exec *x)

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "op/batch.h"
 #include "tensor/tensor.h"
 
 struct backend;
@@ -15,6 +16,7 @@ typedef void (*exec_tap_fn)(void *ctx, const char *name, int32_t layer, const st
 struct exec {
     const struct backend *backend;
     void *stream;
+    enum phase phase;       /* whose arithmetic op_linear's rows get */
     bool planning;          /* operators are checked and listed, not run; tensors have no data */
     unsigned char *base;    /* workspace, 64-byte aligned; NULL while planning */
     size_t cap, used, peak; /* bytes */
@@ -34,6 +36,10 @@ void exec_init(struct exec *x, const struct backend *backend, void *stream, void
 void exec_begin(struct exec *x);
 /* The step's first failure. */
 lathe_status exec_end(struct exec *x, lathe_error *err);
+
+/* Sets whose arithmetic the rows of operators without a batch get; returns what it was. A schedule over a batch
+ * sets the batch's and puts back what was there: DECODE at the beginning of a step. */
+enum phase exec_phase(struct exec *x, enum phase phase);
 
 /* Temporaries last until the matching pop; their contents are undefined at first. Running out of
  * workspace is a failure of the step (planning makes it impossible). */

@@ -15,7 +15,7 @@ static void linear(struct exec *x, struct tensor y, struct tensor in, const stru
                   x->backend->name, weight_formats[w->format].name, dtype_name(in.dtype));
         return;
     }
-    struct linear_args a = {.y = y, .in = in, .w = w, .add = add};
+    struct linear_args a = {.y = y, .in = in, .w = w, .add = add, .phase = x->phase};
     size_t mark = exec_push(x), scratch = x->backend->linear_scratch(x->stream, &a);
     a.scratch = exec_tmp(x, DT_U8, 1, (int64_t)scratch);
     OP_BEGIN(x);

@@ -34,7 +34,7 @@ void op_embed(struct exec *x, struct tensor y, const struct weight *table, const
 void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor w, float eps);
 
 /* y[t,r] = sum_c W[r,c] * in[t,c]
- *   in [T, cols] act;  y [T, rows] act or F32;  W any format. */
+ *   in [T, cols] act;  y [T, rows] act or F32;  W any format. The rows' phase is that of exec_phase. */
 void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w);
 
 /* h[t,r] += sum_c W[r,c] * in[t,c], the sum in F32 and rounded once.  h [T, rows] act. */

@@ -11,6 +11,7 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
     const struct dims *c = &d->config.dims;
     int64_t T = b->n_rows, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     size_t mark = exec_push(x);
+    enum phase outside = exec_phase(x, b->phase);
     struct tensor t = exec_tmp(x, feature.dtype, T, c->hidden);
     struct tensor k = exec_tmp(x, feature.dtype, T, kv_dim);
     struct tensor v = exec_tmp(x, feature.dtype, T, kv_dim);
@@ -28,6 +29,7 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
         exec_tap(x, "context_v", i, &v);
         op_ring_append(x, &d->context.ring[i], k, v, b);
     }
+    exec_phase(x, outside);
     exec_pop(x, mark);
 }
 
@@ -121,6 +123,7 @@ static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct 
 
 void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, const struct batch *b)
 {
+    enum phase outside = exec_phase(x, b->phase);
     op_embed(x, h, d->embed_tokens, b->token);
     for (int32_t i = 0; i < d->config.dims.n_layers; i++) {
         attention(x, d, i, h, b);
@@ -128,4 +131,5 @@ void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, cons
     }
     op_rmsnorm(x, h, h, d->weights.norm, d->config.dims.rms_eps);
     exec_tap(x, "block_hidden", -1, &h);
+    exec_phase(x, outside);
 }
