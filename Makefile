@@ -32,7 +32,7 @@ SMS      ?= 80 86 89 90 120a
 NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
             $(foreach s,$(SMS),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
-CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS)"' -I$(CUDA_HOME)/include
+CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS)"' -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 

@@ -42,6 +42,10 @@
 /* Tensor cores cut each sum of sixteen products off instead of rounding it: the errors point one way and
  * add up. */
 #define TOL_LINEAR_TENSOR ((struct op_tol){"TOL_LINEAR_TENSOR", 0x1p-22, 0x1p-18, 0x1p-17, 0x1p-18})
+/* Prompts on a GPU: one chain of such cuts through all columns, hundreds long. */
+#define TOL_LINEAR_PROMPT ((struct op_tol){"TOL_LINEAR_PROMPT", 0x1p-20, 0x1p-15, 0x1p-14, 0x1p-15})
+#define TOL_LINEAR_PROMPT_BF16                                                                     \
+    ((struct op_tol){"TOL_LINEAR_PROMPT_BF16", 0x1p-7, 0x1p-15, 0x1p-14, 0x1p-8})
 /* An error of the product is one of its exponential; log and exp add a few ulp. */
 #define TOL_GDN_GATES ((struct op_tol){"TOL_GDN_GATES", 0x1p-18, 0x1p-21, 1e-37, 0x1p-21})
 /* Nothing is computed: unpacked values, rounded once. */

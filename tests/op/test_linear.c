@@ -65,8 +65,15 @@ static void release(struct random_weight *x)
     op_free(x->scales);
 }
 
+static bool on_gpu(void)
+{
+    int n;
+    return strcmp(op_envs(&n)->backend->name, "cuda") == 0;
+}
+
 /* What rounding may cost, from the largest norms of weight and activation rows. */
-static struct op_tol tolerance(const struct weight *w, const struct tensor *in, enum dtype out)
+static struct op_tol tolerance(const struct weight *w, const struct tensor *in, enum dtype out,
+                               enum phase phase)
 {
     double most[2] = {0, 0};
     float *row = malloc((size_t)w->cols * sizeof *row);
@@ -85,11 +92,12 @@ static struct op_tol tolerance(const struct weight *w, const struct tensor *in, 
         most[1] = fmax(most[1], sum);
     }
     free(row);
-    int n_envs;
-    bool tensor = in->dtype == DT_BF16 && strcmp(op_envs(&n_envs)->backend->name, "cuda") == 0;
-    struct op_tol tol = out == DT_BF16 ? TOL_LINEAR_BF16
-                        : tensor       ? TOL_LINEAR_TENSOR
-                                       : TOL_LINEAR_F32;
+    bool tensor = in->dtype == DT_BF16 && on_gpu(), prompt = tensor && phase == PHASE_PREFILL;
+    struct op_tol tol;
+    if (out == DT_BF16)
+        tol = prompt ? TOL_LINEAR_PROMPT_BF16 : TOL_LINEAR_BF16;
+    else
+        tol = prompt ? TOL_LINEAR_PROMPT : tensor ? TOL_LINEAR_TENSOR : TOL_LINEAR_F32;
     tol.floor *= sqrt(most[0] * most[1] / (double)w->cols);
     return tol;
 }
@@ -97,6 +105,7 @@ static struct op_tol tolerance(const struct weight *w, const struct tensor *in, 
 struct linear_arg {
     const struct weight *w;
     bool add;
+    enum phase phase;
 };
 
 static void run(struct exec *x, const struct op_rows *p, const struct tensor *in,
@@ -104,21 +113,22 @@ static void run(struct exec *x, const struct op_rows *p, const struct tensor *in
 {
     const struct linear_arg *a = p->arg;
     (void)first, (void)n;
+    (void)exec_phase(x, a->phase);
     if (a->add)
         op_linear_add(x, out[0], in[0], a->w);
     else
         op_linear(x, out[0], in[0], a->w);
 }
 
-static void check(enum weight_format_id format, enum dtype act, enum dtype out, bool add, int64_t T,
-                  int64_t rows, int64_t cols)
+static void check_phase(enum weight_format_id format, enum dtype act, enum dtype out, bool add,
+                        int64_t T, int64_t rows, int64_t cols, enum phase phase)
 {
     struct rng r = {(uint64_t)(T * 7919 + rows * 31 + cols + format)};
     enum dtype scales = rows % 2 ? DT_F32 : DT_BF16;
     struct random_weight x =
         random_weight(format, rows, cols, scales,
                       rows % 16 || cols % 128 ? (size_t)(1 + rng_below(&r, 63)) : 64, &r);
-    struct linear_arg arg = {&x.w, add};
+    struct linear_arg arg = {&x.w, add, phase};
     int64_t gap = rng_below(&r, 9);
     struct op_rows p = {
         .T = T,
@@ -131,11 +141,18 @@ static void check(enum weight_format_id format, enum dtype act, enum dtype out, 
     };
     op_fill_normal(&p.in[0], &r, 0, 1);
     op_fill_normal(&p.out[0], &r, 0, 3);
-    p.tol = tolerance(&x.w, &p.in[0], out);
-    op_rows_check(&p, -1, "%s [%lld, %lld], T %lld, %s to %s%s, gap %lld",
+    p.tol = tolerance(&x.w, &p.in[0], out, phase);
+    op_rows_check(&p, -1, "%s [%lld, %lld], T %lld, %s to %s%s%s, gap %lld",
                   weight_formats[format].name, (long long)rows, (long long)cols, (long long)T,
-                  dtype_name(act), dtype_name(out), add ? ", add" : "", (long long)gap);
+                  dtype_name(act), dtype_name(out), add ? ", add" : "",
+                  phase == PHASE_PREFILL ? ", prefill" : "", (long long)gap);
     release(&x);
+}
+
+static void check(enum weight_format_id format, enum dtype act, enum dtype out, bool add, int64_t T,
+                  int64_t rows, int64_t cols)
+{
+    check_phase(format, act, out, add, T, rows, cols, PHASE_DECODE);
 }
 
 /* Below, at and above every tile of rows, of columns and of activation rows. */
@@ -222,61 +239,71 @@ TEST(nvfp4)
     check_format(WF_NVFP4);
 }
 
-/* The same bits for a row whatever number of rows it is computed with, and wherever it stands. */
-TEST(any_number_of_rows)
+/* The same bits for a row whatever number of rows it is computed with, and wherever it and its result stand. */
+static void check_numbers(enum weight_format_id format, enum dtype act, enum dtype out,
+                          int64_t rows, int64_t cols, int64_t most, size_t offset, enum phase phase)
 {
-    enum { MOST = 131 };
-    static const int64_t cols[] = {1088, 5120}, rows[] = {37, 48};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
-    struct rng r = {5};
-    for (int f = 0; f < WF_COUNT; f++)
-        for (int k = 0; k < (test_quick() ? 1 : 4); k++) {
-            enum dtype act = k / 2 ? DT_F32 : DT_BF16;
-            struct random_weight x = random_weight((enum weight_format_id)f, rows[k % 2],
-                                                   cols[k % 2], DT_F32, k % 2 ? 64 : 2, &r);
-            struct tensor in = op_tensor(act, MOST, cols[k % 2], 3);
-            op_fill_normal(&in, &r, 0, 1);
-            struct tensor all = op_tensor(DT_F32, MOST, x.w.rows, 0);
-            for (int i = 0; i < n_envs; i++) {
-                if (i == 0 || strcmp(env[i].isa, env[i - 1].isa) != 0) {
-                    op_linear(&env[i].exec, all, in, &x.w);
-                    op_check_ok(&env[i]);
-                }
-                for (int64_t T = 1, first = 0; T < MOST; T += T < 18 ? 1 : 37, first += 5) {
-                    if (first + T > MOST)
-                        first = 0;
-                    int mark = op_mark();
-                    struct tensor y = op_tensor(DT_F32, T, x.w.rows, 1);
-                    op_case("%s, %s, %s, rows %lld..%lld", env[i].name, weight_formats[f].name,
-                            dtype_name(act), (long long)first, (long long)(first + T - 1));
-                    op_linear(&env[i].exec, y, tensor_rows(in, first, T), &x.w);
-                    op_check_ok(&env[i]);
-                    struct tensor want = tensor_rows(all, first, T);
-                    op_check_same("y", &y, &want);
-                    op_release(mark);
-                }
-            }
-            op_done();
-            release(&x);
+    struct rng r = {(uint64_t)(5 + format)};
+    struct random_weight x = random_weight(format, rows, cols, DT_F32, offset, &r);
+    struct tensor in = op_tensor(act, most, cols, 3);
+    op_fill_normal(&in, &r, 0, 1);
+    struct tensor all = op_tensor(out, most, rows, 0);
+    for (int i = 0; i < n_envs; i++) {
+        if (i == 0 || strcmp(env[i].isa, env[i - 1].isa) != 0) {
+            (void)exec_phase(&env[i].exec, phase);
+            op_linear(&env[i].exec, all, in, &x.w);
+            op_check_ok(&env[i]);
         }
+        for (int64_t T = 1, first = 0; T < most; T += T < 18 ? 1 : 37, first += 5) {
+            if (first + T > most)
+                first = 0;
+            int mark = op_mark();
+            struct tensor y = op_tensor(out, T, rows, T % 3), part = tensor_rows(in, first, T);
+            op_case("%s, %s, %s to %s%s, rows %lld..%lld", env[i].name, weight_formats[format].name,
+                    dtype_name(act), dtype_name(out), phase == PHASE_PREFILL ? ", prefill" : "",
+                    (long long)first, (long long)(first + T - 1));
+            if (T % 2)
+                part = op_copy(&part, act);
+            (void)exec_phase(&env[i].exec, phase);
+            op_linear(&env[i].exec, y, part, &x.w);
+            op_check_ok(&env[i]);
+            struct tensor want = tensor_rows(all, first, T);
+            op_check_same("y", &y, &want);
+            op_release(mark);
+        }
+    }
+    op_done();
+    release(&x);
 }
 
-/* Activation rows with a single 1 pick weights out: every code at every place, decoded exactly. */
-TEST(every_code)
+TEST(any_number_of_rows)
 {
-    enum { ROWS = 256, COLS = 384 };
+    static const int64_t cols[] = {1088, 5120}, rows[] = {37, 48};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int k = 0; k < (test_quick() ? 1 : 4); k++)
+            check_numbers((enum weight_format_id)f, k / 2 ? DT_F32 : DT_BF16, DT_F32, rows[k % 2],
+                          cols[k % 2], 131, k % 2 ? 64 : 2, PHASE_DECODE);
+}
+
+/* Activation rows with a single 1 pick weights out: every code at every place, decoded exactly; within `rel` in
+ * FP8 blocks. */
+static void check_codes(int64_t rows, int64_t cols, double rel, enum phase phase)
+{
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {6};
+    float *want = malloc((size_t)cols * sizeof *want);
+    CHECK(want);
     for (int f = 0; f < WF_COUNT; f++)
         for (int i = 0; i < n_envs; i++) {
             if (i > 0 && strcmp(env[i].isa, env[i - 1].isa) == 0)
                 continue;
             struct random_weight x =
-                random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+                random_weight((enum weight_format_id)f, rows, cols, DT_F32, 0, &r);
             if (x.w.codes.dtype == DT_U8 || x.w.codes.dtype == DT_F8_E4M3)
-                for (int64_t row = 0; row < ROWS; row++)
+                for (int64_t row = 0; row < rows; row++)
                     for (int64_t c = 0; c < x.w.codes.dim[1]; c++) {
                         uint8_t code = (uint8_t)(row + c);
                         x.codes[row * x.w.codes.stride + c] =
@@ -284,34 +311,43 @@ TEST(every_code)
                     }
             if (f == WF_NVFP4) {
                 x.w.global = 0x1p-5f; /* the order of the two scales then does not matter */
-                for (int64_t k = 0; k < ROWS * COLS / 16; k++)
+                for (int64_t k = 0; k < rows * cols / 16; k++)
                     x.scales[k] = (uint8_t)((k & 0x7F) == 0x7F ? 0 : k);
             }
-            struct tensor in = op_tensor(DT_BF16, COLS, COLS, 0);
-            struct tensor y = op_tensor(DT_F32, COLS, ROWS, 0);
-            for (int64_t t = 0; t < COLS; t++)
-                for (int64_t c = 0; c < COLS; c++)
+            struct tensor in = op_tensor(DT_BF16, cols, cols, 0);
+            struct tensor y = op_tensor(DT_F32, cols, rows, 0);
+            for (int64_t t = 0; t < cols; t++)
+                for (int64_t c = 0; c < cols; c++)
                     op_put(&in, t, c, t == c);
-            op_case("%s, %s", env[i].name, weight_formats[f].name);
+            op_case("%s, %s%s", env[i].name, weight_formats[f].name,
+                    phase == PHASE_PREFILL ? ", prefill" : "");
+            (void)exec_phase(&env[i].exec, phase);
             op_linear(&env[i].exec, y, in, &x.w);
             op_check_ok(&env[i]);
-            float want[COLS];
-            for (int64_t row = 0; row < ROWS; row++) {
-                weight_formats[f].unpack(want, &x.w, row, 0, COLS);
-                for (int64_t t = 0; t < COLS; t++)
-                    if (op_at(&y, t, row) != (double)want[t])
+            for (int64_t row = 0; row < rows; row++) {
+                weight_formats[f].unpack(want, &x.w, row, 0, cols);
+                for (int64_t t = 0; t < cols; t++) {
+                    double got = op_at(&y, t, row), w = (double)want[t];
+                    if (fabs(got - w) > (f == WF_FP8_BLOCK ? rel : 0) * fabs(w))
                         OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t,
-                                op_at(&y, t, row), (double)want[t]);
+                                got, w);
+                }
             }
             op_done();
             release(&x);
         }
+    free(want);
+}
+
+TEST(every_code)
+{
+    check_codes(256, 384, 0, PHASE_DECODE);
 }
 
 /* A NaN among codes or scales makes its row NaN, for every activation row, and no other. */
-TEST(nan_weights)
+static void check_nan(int64_t rows, int64_t cols, int64_t most, enum phase phase)
 {
-    enum { ROWS = 80, COLS = 640, BAD = 35 };
+    enum { BAD = 35 };
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {7};
@@ -319,7 +355,7 @@ TEST(nan_weights)
         for (int in_scale = 0; in_scale < 2; in_scale++)
             for (int sign = 0; sign < 2; sign++) {
                 struct random_weight x =
-                    random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+                    random_weight((enum weight_format_id)f, rows, cols, DT_F32, 0, &r);
                 float nan = sign ? -NAN : NAN;
                 int64_t first = BAD, last = BAD;
                 if (in_scale && f == WF_NVFP4) {
@@ -328,7 +364,7 @@ TEST(nan_weights)
                     from_f32(x.scales + BAD * sizeof(float), DT_F32, &nan, 1);
                 } else if (in_scale && f == WF_FP8_BLOCK) {
                     from_f32(x.scales + 4 * sizeof(float), DT_F32, &nan, 1);
-                    first = 0, last = ROWS - 1; /* all rows are of the first block */
+                    first = 0, last = rows < 128 ? rows - 1 : 127; /* those of the first block */
                 } else if (!in_scale && f != WF_NVFP4) {
                     size_t size = dtype_size(x.w.codes.dtype);
                     uint8_t *p = x.codes + (size_t)(BAD * x.w.codes.stride + 300) * size;
@@ -341,18 +377,20 @@ TEST(nan_weights)
                     continue;
                 }
                 for (int i = 0; i < n_envs; i++)
-                    for (int64_t T = 1; T < 20; T += 6) {
+                    for (int64_t T = 1; T < most; T += most / 3) {
                         int mark = op_mark();
-                        enum dtype act = i % 2 ? DT_BF16 : DT_F32;
-                        struct tensor in = op_tensor(act, T, COLS, 0);
-                        struct tensor y = op_tensor(act, T, ROWS, 0);
+                        bool bf16 = i % 2 || phase == PHASE_PREFILL;
+                        enum dtype act = bf16 ? DT_BF16 : DT_F32;
+                        struct tensor in = op_tensor(act, T, cols, 0);
+                        struct tensor y = op_tensor(act, T, rows, 0);
                         op_fill_normal(&in, &r, 0, 1);
                         op_case("%s, %s, T %lld, NaN in a %s", env[i].name, weight_formats[f].name,
                                 (long long)T, in_scale ? "scale" : "code");
+                        (void)exec_phase(&env[i].exec, phase);
                         op_linear(&env[i].exec, y, in, &x.w);
                         op_check_ok(&env[i]);
                         for (int64_t t = 0; t < T; t++)
-                            for (int64_t row = 0; row < ROWS; row++)
+                            for (int64_t row = 0; row < rows; row++)
                                 if (isnan(op_at(&y, t, row)) != (row >= first && row <= last))
                                     OP_FAIL("y[%lld, %lld] is %g", (long long)t, (long long)row,
                                             op_at(&y, t, row));
@@ -361,6 +399,147 @@ TEST(nan_weights)
                 op_done();
                 release(&x);
             }
+}
+
+TEST(nan_weights)
+{
+    check_nan(80, 640, 20, PHASE_DECODE);
+}
+
+/* ---- Prompts --------------------------------------------------------------------------------------
+ *
+ * A GPU has other kernels for the rows of a prompt and large matrices. Elsewhere the phase changes nothing: there
+ * the matrices are small. */
+
+/* Skips where there is a GPU but no such kernels. */
+static void need_prompt_kernels(void)
+{
+    int n_envs;
+    struct op_env *e = op_envs(&n_envs);
+    struct weight w;
+    lathe_error err;
+    CHECK_OK(weight_formats[WF_BF16].layout(&w, 1024, 1024, DT_F32, &err), &err);
+    struct linear_args a = {
+        .y = tensor_2d(NULL, DT_BF16, 1, 1024),
+        .in = tensor_2d(NULL, DT_BF16, 1, 1024),
+        .w = &w,
+        .phase = PHASE_PREFILL,
+    };
+    if (on_gpu() && e->backend->linear_scratch(e->stream, &a) == 0)
+        SKIP("there is no cuBLASLt");
+}
+
+TEST(prompt_rows)
+{
+    static const struct {
+        int64_t T, rows, cols;
+    } large[] = {{1, 1024, 1024}, {17, 256, 5120}, {131, 1040, 1152}, {150, 8192, 128}},
+      small[] = {{1, 16, 128}, {17, 48, 256}};
+    bool gpu = on_gpu();
+    need_prompt_kernels();
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int i = 0; i < (gpu ? 4 : 2); i++) {
+            enum weight_format_id format = (enum weight_format_id)f;
+            int64_t T = gpu ? large[i].T : small[i].T, rows = gpu ? large[i].rows : small[i].rows;
+            int64_t cols = gpu ? large[i].cols : small[i].cols;
+            check_phase(format, DT_BF16, DT_BF16, true, T, rows, cols, PHASE_PREFILL);
+            check_phase(format, DT_BF16, DT_BF16, false, T, rows, cols, PHASE_PREFILL);
+            check_phase(format, DT_BF16, DT_F32, false, T, rows, cols, PHASE_PREFILL);
+            if (!gpu || i == 1)
+                check_phase(format, DT_F32, DT_F32, true, T, rows, cols, PHASE_PREFILL);
+        }
+}
+
+TEST(prompt_any_number_of_rows)
+{
+    int64_t rows = on_gpu() ? 1040 : 48, most = on_gpu() ? 300 : 40;
+    need_prompt_kernels();
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int k = 0; k < 2; k++)
+            check_numbers((enum weight_format_id)f, DT_BF16, k ? DT_F32 : DT_BF16, rows, 1152, most,
+                          64, PHASE_PREFILL);
+}
+
+/* FP8 blocks: two BF16 numbers hold a weight to 2^-17. */
+TEST(prompt_every_code)
+{
+    need_prompt_kernels();
+    if (on_gpu())
+        check_codes(1024, 1024, 0x1p-16, PHASE_PREFILL);
+    else
+        check_codes(256, 384, 0, PHASE_PREFILL);
+}
+
+TEST(prompt_nan_weights)
+{
+    need_prompt_kernels();
+    if (on_gpu())
+        check_nan(1040, 1024, 200, PHASE_PREFILL);
+    else
+        check_nan(80, 640, 20, PHASE_PREFILL);
+}
+
+/* Any phase gives the same bits but for prompts on a GPU. */
+TEST(phases)
+{
+    enum { T = 9, ROWS = 48, COLS = 640 };
+    static const enum phase other[] = {PHASE_VERIFY, PHASE_PREFILL};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {9};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int i = 0; i < n_envs; i++) {
+            struct random_weight x =
+                random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+            struct tensor in = op_tensor(DT_BF16, T, COLS, 0);
+            struct tensor want = op_tensor(DT_BF16, T, ROWS, 0), y = op_tensor(DT_BF16, T, ROWS, 0);
+            op_fill_normal(&in, &r, 0, 1);
+            op_case("%s, %s", env[i].name, weight_formats[f].name);
+            op_linear(&env[i].exec, want, in, &x.w); /* a step begins with decoding */
+            op_check_ok(&env[i]);
+            for (int k = 0; k < (on_gpu() ? 1 : 2); k++) {
+                CHECK_INT(exec_phase(&env[i].exec, other[k]), PHASE_DECODE);
+                op_linear(&env[i].exec, y, in, &x.w);
+                op_check_ok(&env[i]);
+                op_check_same("y", &y, &want);
+            }
+            op_done();
+            release(&x);
+        }
+}
+
+/* A matrix larger than what is expanded at once, beside the kernels for few rows. */
+TEST(prompt_panels)
+{
+    enum { T = 130, ROWS = 12400, COLS = 8192, ROOM = 512 << 20 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {10};
+    lathe_error err;
+    void *memory;
+    if (!on_gpu())
+        SKIP("there is no GPU");
+    need_prompt_kernels();
+    CHECK_OK(env->backend->alloc(env->stream, &memory, ROOM, &err), &err);
+    for (int f = WF_FP8_TENSOR; f < WF_COUNT; f++) {
+        struct random_weight x = random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
+        struct tensor in = op_tensor(DT_BF16, T, COLS, 0);
+        struct tensor want = op_tensor(DT_F32, T, ROWS, 0), y = op_tensor(DT_F32, T, ROWS, 0);
+        struct exec exec;
+        op_fill_normal(&in, &r, 0, 1);
+        op_case("%s", weight_formats[f].name);
+        op_linear(&env->exec, want, in, &x.w);
+        op_check_ok(env);
+        exec_init(&exec, env->backend, env->stream, memory, ROOM);
+        (void)exec_phase(&exec, PHASE_PREFILL);
+        op_linear(&exec, y, in, &x.w);
+        CHECK_OK(exec_end(&exec, &err), &err);
+        CHECK_OK(env->backend->wait(env->stream, &err), &err);
+        op_check_near("y", &y, &want, tolerance(&x.w, &in, DT_F32, PHASE_PREFILL));
+        op_done();
+        release(&x);
+    }
+    env->backend->free(env->stream, memory);
 }
 
 TEST(refuses_contradictions)

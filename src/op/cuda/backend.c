@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "op/cuda/cuda.h"
+#include "op/cuda/gemm.h"
 
 /* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120a". */
 #ifndef LATHE_CUDA_SMS
@@ -112,6 +113,7 @@ static void close_stream(void *stream)
     bool was_open = c->is_open;
     if (c->failed)
         look(c, c->failed);
+    gemm_close(c->gemm);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream);
     (void)cudaFree(c->ring);
@@ -161,11 +163,13 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
     c->batch_host = malloc(CUDA_MAX_UPLOAD);
     if (!st && !c->batch_host)
         st = fail_memory(err, CUDA_MAX_UPLOAD);
-    if (st)
+    if (st) {
         close_stream(c);
-    else
-        *stream = c;
-    return st;
+        return st;
+    }
+    c->gemm = gemm_open();
+    *stream = c;
+    return LATHE_OK;
 }
 
 static const char *isa_of(const void *stream)

@@ -14,6 +14,7 @@ struct gpu {
     cudaStream_t stream;
     cudaError_t failed; /* of a call that had no status to return */
     cudaError_t lost;   /* after which the device takes no more work of this process */
+    struct gemm *gemm;  /* NULL where there is no cuBLASLt */
 
     bool is_open; /* counted among the process's streams */
 
@@ -71,6 +72,10 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
 OPERATORS(X)
 #undef X
 size_t cuda_linear_scratch(const void *stream, const struct linear_args *a);
+/* linear_prefill.cu: does it compute this product? Scratch: at most, by shapes. */
+bool cuda_linear_prefill_takes(const struct gpu *c, const struct linear_args *a);
+size_t cuda_linear_prefill_scratch(const struct gpu *c, const struct linear_args *a);
+lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_args *a, lathe_error *err);
 size_t cuda_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
 size_t cuda_attention_scratch(const void *stream, const struct attention_args *a);
 size_t cuda_block_attention_scratch(const void *stream, const struct block_attention_args *a);

@@ -1,10 +1,11 @@
 /* y = W x and y += W x.
  *
  * linear_mma: BF16 rows times BF16, FP8 or NVFP4 weights, read once for up to 16 rows, on tensor cores.
- * linear_any: everything else.
- * Which of them computes a matrix depends on the matrix and on the activations' dtype only, so a row's bits
+ * linear_any: everything else; but large matrices times BF16 rows of a prompt are of linear_prefill.cu.
+ * Which of them computes a matrix depends on the matrix, the phase and the activations' dtype only, so a row's bits
  * never depend on how many rows there are. */
 #include "op/cuda/cuda.cuh"
+#include "op/cuda/decode.cuh"
 #include "op/cuda/mma.cuh"
 #include "op/cuda/weight.cuh"
 
@@ -36,49 +37,6 @@ struct mma_args {
 template <weight_format_id F> __host__ __device__ constexpr int lane_bytes()
 {
     return F == WF_NVFP4 ? LANE_COLS / 2 : F == WF_BF16 ? LANE_COLS * 2 : LANE_COLS;
-}
-
-/* Four FP8 codes to pairs (0, 2) and (1, 3), exactly. */
-__device__ __forceinline__ void decode_fp8(uint32_t c, uint32_t &even, uint32_t &odd)
-{
-    const uint32_t up = 0x7B807B80u; /* 2^120: the exponents' biases differ by 120 */
-    even = mul_bf16x2(((c << 4) & 0x07F007F0u) | ((c << 8) & 0x80008000u), up);
-    odd = mul_bf16x2(((c >> 4) & 0x07F007F0u) | (c & 0x80008000u), up);
-}
-
-/* Codes I and I + 4 of the eight in c times the scale s (twice), both scaled: see nvfp4_scales. */
-template <int I> __device__ __forceinline__ uint32_t decode_e2m1(uint32_t c, uint32_t s)
-{
-    uint32_t m = I < 2 ? c << (6 - 4 * I) : c >> (4 * I - 6);
-    return mul_bf16x2((m & 0x01C001C0u) | ((c << (12 - 4 * I)) & 0x80008000u), s);
-}
-
-/* Two E4M3 scales times 2^118, each as a BF16 pair. E2M1 codes are decoded 2^126 too small: the product, exact
- * in BF16, is that of code and scale times 2^-8. */
-enum { NVFP4_SHIFT = 8 };
-__device__ __forceinline__ void nvfp4_scales(uint32_t codes, uint32_t s[2])
-{
-    float2 v;
-#if __CUDA_ARCH__ >= 890
-    uint32_t h;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"((uint16_t)codes));
-    v = __half22float2(*(const __half2 *)&h);
-    v.x *= 0x1p118f;
-    v.y *= 0x1p118f;
-#else
-    /* as F32 bits, 2^-120 too small */
-    v.x = __uint_as_float((codes & 0x80u) << 24 | (codes & 0x7Fu) << 20) * 0x1p119f * 0x1p119f;
-    v.y = __uint_as_float((codes & 0x8000u) << 16 | (codes & 0x7F00u) << 12) * 0x1p119f * 0x1p119f;
-#endif
-    __nv_bfloat162 a = __float2bfloat162_rn(v.x), b = __float2bfloat162_rn(v.y);
-    s[0] = *(const uint32_t *)&a;
-    s[1] = *(const uint32_t *)&b;
-}
-
-/* Bits of 0x80808080 where a byte is an E4M3 NaN. */
-__device__ __forceinline__ uint32_t e4m3_nan(uint32_t c)
-{
-    return (c & 0x7F7F7F7Fu) + 0x01010101u;
 }
 
 __device__ __forceinline__ uint4 load16_stream(const unsigned char *p)
@@ -408,13 +366,14 @@ template <weight_format_id F> static void launch_any(struct gpu *c, const linear
 
 extern "C" size_t cuda_linear_scratch(const void *stream, const struct linear_args *a)
 {
-    (void)stream, (void)a;
-    return 0;
+    return cuda_linear_prefill_scratch((const struct gpu *)stream, a);
 }
 
 extern "C" lathe_status cuda_linear(void *stream, const struct linear_args *a, lathe_error *err)
 {
     struct gpu *c = cuda_of(stream);
+    if (cuda_linear_prefill_takes(c, a))
+        return cuda_linear_prefill(c, a, err);
     bool mma = a->in.dtype == DT_BF16 && has_mma(a->w);
     switch (a->w->format) {
     case WF_F32:

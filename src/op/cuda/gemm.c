@@ -1,0 +1,224 @@
+/* cuBLASLt. It is loaded when a stream is opened, not linked: the program starts without it, and then prompts take
+ * the kernels for few rows.
+ *
+ * cuBLASLt's heuristic looks at the number of rows; here it is asked once for each shape of matrix, for ROWS of
+ * them, and what it answers serves any number. An algorithm that divides k among blocks is never taken, and none
+ * that needs a workspace: a block then computes its tile alone, k ascending, and what a row becomes depends
+ * neither on where in a tile it lies nor on how many tiles there are. */
+#include "op/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+enum {
+    ROWS = 2048, /* what algorithms are chosen for */
+    CHOICES = 16,
+    MAX_SHAPES = 64,
+};
+
+#define ENTRIES(X)                                                                                 \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtMatmul)                                                                              \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                        \
+    X(cublasLtMatrixLayoutInit_internal)                                                           \
+    X(cublasLtMatmulDescInit_internal)                                                             \
+    X(cublasLtMatmulDescSetAttribute)                                                              \
+    X(cublasLtMatmulPreferenceInit_internal)                                                       \
+    X(cublasLtMatmulPreferenceSetAttribute)
+
+struct shape {
+    int64_t n, k;
+    bool d_f32, has_algo;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct gemm {
+    cublasLtHandle_t handle;
+#define X(name) __typeof__(name) *name;
+    ENTRIES(X)
+#undef X
+    struct shape shape[MAX_SHAPES];
+    int n_shapes;
+};
+
+/* ---- Loading ------------------------------------------------------------------------------------- */
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#define LIBRARY    "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
+
+/* Loaded once a process: it is not made to be unloaded. */
+static void *load(void)
+{
+    static const char *const path[] = {LIBRARY, "/usr/local/cuda/lib64/" LIBRARY};
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++) {
+        void *p = dlopen(path[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+        if (p)
+            return p;
+    }
+    return NULL;
+}
+
+static bool find_entries(struct gemm *g, void *library)
+{
+    void *p;
+#define X(name)                                                                                    \
+    p = dlsym(library, #name);                                                                     \
+    if (!p)                                                                                        \
+        return false;                                                                              \
+    memcpy(&g->name, &p, sizeof p);
+    ENTRIES(X)
+#undef X
+    return true;
+}
+
+struct gemm *gemm_open(void)
+{
+    struct gemm *g = calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    void *library = load();
+    if (!library)
+        log_warn("there is no %s: prompts are computed several times more slowly", LIBRARY);
+    else if (!find_entries(g, library))
+        log_warn("%s is not the one expected: prompts are computed several times more slowly",
+                 LIBRARY);
+    else if (g->cublasLtCreate(&g->handle) == CUBLAS_STATUS_SUCCESS)
+        return g;
+    else
+        log_warn("%s does not start: prompts are computed several times more slowly", LIBRARY);
+    free(g);
+    return NULL;
+}
+
+void gemm_close(struct gemm *g)
+{
+    if (!g)
+        return;
+    (void)g->cublasLtDestroy(g->handle);
+    free(g);
+}
+
+/* ---- Shapes -------------------------------------------------------------------------------------- */
+
+/* What cuBLASLt is told of a product. To it matrices lie column by column: ours are their transposes, d^T [n, T] =
+ * w x^T. */
+struct product {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t w, x, d;
+};
+
+static bool describe(const struct gemm *g, struct product *p, const struct gemm_args *a)
+{
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    uint64_t n = (uint64_t)a->n, k = (uint64_t)a->k, T = (uint64_t)a->T;
+    cudaDataType d_type = a->d_f32 ? CUDA_R_32F : CUDA_R_16BF;
+    return g->cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, CUBLAS_COMPUTE_32F,
+                                              CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           g->cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                             sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
+           g->cublasLtMatrixLayoutInit_internal(&p->w, sizeof p->w, CUDA_R_16BF, k, n, a->ldw) ==
+               CUBLAS_STATUS_SUCCESS &&
+           g->cublasLtMatrixLayoutInit_internal(&p->x, sizeof p->x, CUDA_R_16BF, k, T, a->ldx) ==
+               CUBLAS_STATUS_SUCCESS &&
+           g->cublasLtMatrixLayoutInit_internal(&p->d, sizeof p->d, d_type, n, T, a->ldd) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+static bool prefer(const struct gemm *g, cublasLtMatmulPreferenceOpaque_t *p)
+{
+    static const cublasLtMatmulPreferenceAttributes_t alignment[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint64_t workspace = 0;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE, bytes = 16;
+    if (g->cublasLtMatmulPreferenceInit_internal(p, sizeof *p) != CUBLAS_STATUS_SUCCESS ||
+        g->cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                &workspace,
+                                                sizeof workspace) != CUBLAS_STATUS_SUCCESS ||
+        g->cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                &reduction,
+                                                sizeof reduction) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    for (size_t i = 0; i < sizeof alignment / sizeof *alignment; i++)
+        if (g->cublasLtMatmulPreferenceSetAttribute(p, alignment[i], &bytes, sizeof bytes) !=
+            CUBLAS_STATUS_SUCCESS)
+            return false;
+    return true;
+}
+
+/* Does each block compute its tile alone? */
+static bool adds_in_order(const struct gemm *g, const cublasLtMatmulHeuristicResult_t *r)
+{
+    int32_t split = 0;
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
+    size_t n;
+    if (r->state != CUBLAS_STATUS_SUCCESS || r->workspaceSize != 0 ||
+        g->cublasLtMatmulAlgoConfigGetAttribute(&r->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
+                                                sizeof split, &n) != CUBLAS_STATUS_SUCCESS ||
+        g->cublasLtMatmulAlgoConfigGetAttribute(&r->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                &reduction, sizeof reduction,
+                                                &n) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    return (split == 0 || split == 1) && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+static void choose(const struct gemm *g, struct shape *s)
+{
+    cublasLtMatmulHeuristicResult_t choice[CHOICES];
+    cublasLtMatmulPreferenceOpaque_t preference;
+    struct product p;
+    int n = 0;
+    struct gemm_args a = {.ldw = s->k, .ldx = s->k, .ldd = s->n, .n = s->n, .k = s->k, .T = ROWS};
+    a.d_f32 = s->d_f32;
+    if (!describe(g, &p, &a) || !prefer(g, &preference) ||
+        g->cublasLtMatmulAlgoGetHeuristic(g->handle, &p.desc, &p.w, &p.x, &p.d, &p.d, &preference,
+                                          CHOICES, choice, &n) != CUBLAS_STATUS_SUCCESS)
+        return;
+    for (int i = 0; i < n && !s->has_algo; i++)
+        if (adds_in_order(g, &choice[i])) {
+            s->algo = choice[i].algo;
+            s->has_algo = true;
+        }
+}
+
+/* The shape's place in the table. What does not fit takes the last place in turn: the answer for a shape is always
+ * the same. */
+static struct shape *shape_of(struct gemm *g, int64_t n, int64_t k, bool d_f32)
+{
+    for (int i = 0; i < g->n_shapes; i++)
+        if (g->shape[i].n == n && g->shape[i].k == k && g->shape[i].d_f32 == d_f32)
+            return &g->shape[i];
+    if (g->n_shapes < MAX_SHAPES)
+        g->n_shapes++;
+    struct shape *s = &g->shape[g->n_shapes - 1];
+    *s = (struct shape){.n = n, .k = k, .d_f32 = d_f32};
+    choose(g, s);
+    return s;
+}
+
+bool gemm_has(struct gemm *g, int64_t n, int64_t k, bool d_f32)
+{
+    return g && shape_of(g, n, k, d_f32)->has_algo;
+}
+
+lathe_status gemm(struct gpu *c, const struct gemm_args *a, lathe_error *err)
+{
+    struct gemm *g = c->gemm;
+    const struct shape *s = shape_of(g, a->n, a->k, a->d_f32);
+    struct product p;
+    cublasStatus_t e = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (s->has_algo && describe(g, &p, a))
+        e = g->cublasLtMatmul(g->handle, &p.desc, &a->alpha, a->w, &p.w, a->x, &p.x, &a->beta, a->d,
+                              &p.d, a->d, &p.d, &s->algo, NULL, 0, c->stream);
+    if (e != CUBLAS_STATUS_SUCCESS)
+        return fail(err, LATHE_E_DEVICE, "cuBLASLt: status %d for [%lld, %lld] times [%lld, %lld]",
+                    (int)e, (long long)a->T, (long long)a->k, (long long)a->n, (long long)a->k);
+    return LATHE_OK;
+}
