@@ -173,7 +173,8 @@ typedef struct lathe_engine_options {
     bool pin_threads;
     lathe_dtype kv; /* of the KV cache, an MTP head's too: any; codes of E4M3 have no scale */
     lathe_dtype activations; /* between operators: LATHE_BF16 or LATHE_F32 */
-    int32_t prefill_chunk;   /* rows of one prefill step; bounds the workspace. 0: 512 */
+    /* Rows of one prefill step; they bound the workspace. 0: 512, on a GPU 2048. */
+    int32_t prefill_chunk;
     /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it
      * would be without.
      *   spec       "none", "mtp", "dflash2", "ngram", "mtp+ngram", "dflash2+ngram", or "auto" (NULL too):

@@ -7,7 +7,7 @@
 #include "engine/model_info.h"
 #include "engine/plan.h"
 
-enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
+enum { DEFAULT_CTX = 32768, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
 
 const char *lathe_version(void)
 {
@@ -58,8 +58,6 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
 {
     if (o->n_ctx == 0)
         o->n_ctx = d->max_position < DEFAULT_CTX ? d->max_position : DEFAULT_CTX;
-    if (o->prefill_chunk == 0)
-        o->prefill_chunk = DEFAULT_CHUNK;
     lathe_status st = LATHE_OK;
     if (o->n_ctx != LATHE_CTX_AUTO)
         st = check_range("the context (n_ctx)", o->n_ctx, 1, d->max_position, err);
@@ -69,7 +67,7 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = check_range("n_queue", o->n_queue, 0, INT32_MAX, err);
     if (!st)
         st = check_range("n_threads", o->n_threads, 0, POOL_MAX_THREADS, err);
-    if (!st)
+    if (!st && o->prefill_chunk != 0)
         st = check_range("prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK, err);
     if (!st)
         st = check_range("draft_k", o->draft_k, 0, INT32_MAX, err);
@@ -77,9 +75,16 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16, F32 or E4M3");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
+    return st;
+}
+
+/* The backend knows what suits it. */
+static void settle_chunk(lathe_engine_options *o, const struct backend *backend)
+{
+    if (o->prefill_chunk == 0)
+        o->prefill_chunk = backend->prompt_rows;
     if (o->n_ctx != LATHE_CTX_AUTO && o->prefill_chunk > o->n_ctx)
         o->prefill_chunk = o->n_ctx;
-    return st;
 }
 
 /* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
@@ -146,6 +151,8 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
     if (!st)
         st = open_backend(e, o, err);
+    if (!st)
+        settle_chunk(&e->options, e->backend);
     if (!st)
         st = lathe_text_open(&e->text, o->model_dir, err);
     if (!st)

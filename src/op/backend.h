@@ -178,6 +178,8 @@ struct backend {
     lathe_status (*wait)(void *stream, lathe_error *err);
     /* The device's own stream, for clocks; NULL on the host. */
     void *(*native)(void *stream);
+    /* Rows of a prompt that one pass takes best. */
+    int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */
     bool (*has_linear)(enum weight_format_id format, enum dtype act);
 
