@@ -15,6 +15,7 @@ enum { MAX_CALLS = 8192, MAX_LINES = 256, MAX_ROWS = 65536 };
 static struct call {
     cudaEvent_t begin, end;
     char name[64];
+    double flops; /* of a product of matrices; 0 for others */
 } call[MAX_CALLS];
 static int n_calls;
 static cudaStream_t raw; /* the backend's own: events of the default one would wait for all */
@@ -22,6 +23,7 @@ static cudaStream_t raw; /* the backend's own: events of the default one would w
 static void note(const char *name, const struct tensor *out, const struct weight *w)
 {
     struct call *c = &call[n_calls];
+    c->flops = w ? 2.0 * (double)out->dim[0] * (double)w->rows * (double)w->cols : 0;
     if (w)
         (void)snprintf(c->name, sizeof c->name, "%s %s [%lld, %lld]", name,
                        weight_formats[w->format].name, (long long)w->rows, (long long)w->cols);
@@ -40,7 +42,7 @@ static void note(const char *name, const struct tensor *out, const struct weight
             n_calls++;                                                                             \
         return st;                                                                                 \
     }
-TIMED(embed, a->y, a->table)
+TIMED(embed, a->y, NULL)
 TIMED(rmsnorm, a->y, NULL)
 TIMED(linear, a->y, a->w)
 TIMED(silu_mul, a->y, NULL)
@@ -56,7 +58,7 @@ TIMED(gather_rows, a->y, NULL)
 
 struct line {
     char name[64];
-    double ms;
+    double ms, flops;
     int n;
 };
 
@@ -84,13 +86,18 @@ static void print_lines(int repeats)
             memcpy(line[n++].name, call[i].name, sizeof line[0].name);
         }
         line[k].ms += (double)ms;
+        line[k].flops += call[i].flops;
         line[k].n++;
         total += (double)ms;
     }
     qsort(line, (size_t)n, sizeof *line, by_time);
-    for (int k = 0; k < n; k++)
-        printf("  %-44s %4d calls %8.1f us each %8.3f ms\n", line[k].name, line[k].n / repeats,
+    for (int k = 0; k < n; k++) {
+        printf("  %-44s %4d calls %8.1f us each %8.3f ms", line[k].name, line[k].n / repeats,
                1e3 * line[k].ms / line[k].n, line[k].ms / repeats);
+        if (line[k].flops > 0)
+            printf(" %6.1f TFLOP/s", line[k].flops / line[k].ms / 1e9);
+        printf("\n");
+    }
     printf("  %-44s %34.3f ms\n", "sum", total / repeats);
 }
 
