@@ -180,12 +180,16 @@ static void choose(const struct gemm *g, struct shape *s)
     if (!describe(g, &p, &a) || !prefer(g, &preference) ||
         g->cublasLtMatmulAlgoGetHeuristic(g->handle, &p.desc, &p.w, &p.x, &p.d, &p.d, &preference,
                                           CHOICES, choice, &n) != CUBLAS_STATUS_SUCCESS)
-        return;
+        n = 0;
     for (int i = 0; i < n && !s->has_algo; i++)
         if (adds_in_order(g, &choice[i])) {
             s->algo = choice[i].algo;
             s->has_algo = true;
         }
+    if (!s->has_algo)
+        log_warn("cuBLASLt has no suitable product for matrices of [%lld, %lld]: prompts take the "
+                 "kernels for few rows there",
+                 (long long)s->n, (long long)s->k);
 }
 
 /* The shape's place in the table. What does not fit takes the last place in turn: the answer for a shape is always
