@@ -77,12 +77,14 @@ $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
 # The runs of check-spec, which -j does side by side: drafters, and of each eight shares of the prompts.
 SPEC_RUNS := $(foreach d,ngram mtp dflash2 mtp_ngram dflash2_ngram,$(addprefix check-spec-$d-,1 2 3 4 5 6 7 8))
 
-.PHONY: all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
+.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
-lathe: $B/lathe
-	@cp -f $< $@
+# Of the build that is asked for, whichever was made last.
+lathe: $B/lathe FORCE
+	@cmp -s $< $@ || cp -f $< $@
+FORCE:
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
 ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_dflash_memory model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_template model/test_combine

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cli.h"
+#include "plan.h"
 #include "progress.h"
 
 /* ---- The model ----------------------------------------------------------------------------- */
@@ -12,7 +13,8 @@
 void engine_args_add(struct options *o, struct engine_args *a)
 {
     option_path(o, "--model", "-m", &a->model);
-    option_int(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
+    option_auto(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
+    option_real(o, "--memory", NULL, &a->memory, 1e-6, 1e6);
     option_int(o, "--threads", NULL, &a->threads, 1, 256);
     option_flag(o, "--pin", NULL, &a->pin);
     option_word(o, "--kv", NULL, &a->kv, "bf16|fp8|f32");
@@ -32,6 +34,7 @@ void round_args_add(struct options *o, struct engine_args *a)
 {
     option_flag(o, "--fixed-k", NULL, &a->fixed_k);
     option_flag(o, "--rejection", NULL, &a->rejection);
+    option_flag(o, "--plan", NULL, &a->plan);
 }
 
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code)
@@ -65,6 +68,7 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     lathe_engine_options_init(o);
     o->model_dir = a->model;
     o->n_ctx = (int32_t)a->ctx;
+    o->memory = (uint64_t)(a->memory * 1e9);
     o->n_threads = (int32_t)a->threads;
     o->pin_threads = a->pin;
     o->spec = a->spec;
@@ -85,17 +89,30 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
+/* On standard error; nothing if there is none. */
+static void print_plan(const lathe_engine_options *o)
+{
+    lathe_memory_plan plan;
+    (void)lathe_plan(o, &plan, NULL);
+    if (plan.total)
+        plan_print(stderr, &plan, o->kv);
+}
+
 lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err)
 {
     lathe_engine_options o;
     struct progress bar;
-    double start = now_ms();
     engine_args_fill(a, &o);
+    if (a->plan)
+        print_plan(&o);
+    double start = now_ms();
     o.progress = progress_update;
     o.progress_ctx = &bar;
     progress_begin(&bar);
     lathe_status st = lathe_engine_open(engine, &o, err);
     progress_end(&bar);
+    if (st == LATHE_E_MEMORY && !a->plan)
+        print_plan(&o);
     a->load_ms = now_ms() - start;
     return st;
 }

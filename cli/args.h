@@ -6,29 +6,32 @@
 #include "lathe/lathe.h"
 #include "options.h"
 
-/* ---- -m --ctx --threads --pin --activations --kv --device --isa: the KV cache is what activations are, unless
+/* ---- -m --ctx --memory --threads --pin --activations --kv --device --isa: the KV cache is what activations are, unless
  * --kv says otherwise -------------------------------------------------------------------------- */
 
 struct engine_args {
     const char *model; /* NULL until given */
     int64_t ctx, threads;
+    double memory; /* GB; 0: what is free */
     bool pin;
     const char *kv, *activations, *device, *isa; /* words; NULL: the default */
     const char *spec, *draft_model;              /* NULL: the default */
     int64_t draft_k;
     bool fixed_k, rejection;
+    bool plan;      /* printed before the engine is opened */
     double load_ms; /* of engine_args_open */
 };
 void engine_args_add(struct options *o, struct engine_args *a);
 /* --spec --draft-model --draft-k: which drafter. */
 void spec_args_add(struct options *o, struct engine_args *a);
-/* --fixed-k --rejection, for commands that generate. */
+/* --fixed-k --rejection --plan, for commands that generate. */
 void round_args_add(struct options *o, struct engine_args *a);
 /* Checks what the table cannot: that there is a model, and that --spec none stands without options of
  * drafters. */
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);
-/* Opens the engine for one request at a time, with a bar. */
+/* Opens the engine for one request at a time, with a bar. The memory plan goes to standard error if it was asked
+ * for, or does not fit. */
 lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err);
 
 /* ---- --greedy --seed --temp --top-k ... --logit-bias --stop -n ------------------------------ */

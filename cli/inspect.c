@@ -6,11 +6,13 @@
 #include "args.h"
 #include "base/size.h"
 #include "cli.h"
+#include "plan.h"
 
 static const char help[] =
     "lathe inspect DIR [options]: what a model directory holds, and what it needs\n"
     "\n"
-    "  --ctx N                context of the memory plan\n"
+    "  --ctx N|auto           context of the memory plan; auto: the largest that fits\n"
+    "  --memory GB            what it may take; else what is free\n"
     "  --slots N              requests at once in the memory plan\n"
     "  --activations bf16|f32 between operators\n"
     "  --kv bf16|fp8|f32      of the KV cache; the default is what activations are\n"
@@ -25,8 +27,7 @@ static const char help[] =
     "                         the drafter that the memory plan includes\n"
     "\n"
     "Prints the configuration, the formats of the matrices with their sizes, and\n"
-    "the memory that `run` would take at that context. Weights are mapped from the\n"
-    "files as they are.\n"
+    "the memory that `run` would take at that context.\n"
     "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
 
@@ -134,33 +135,6 @@ static void print_tensors(const lathe_checkpoint *cp, bool each)
     (void)printf("\n%zu tensors, %s\n", n, bytes);
 }
 
-static void print_line(const char *what, uint64_t bytes, const char *note)
-{
-    char size[32];
-    size_text(size, bytes);
-    (void)printf("  %-18s %10s%s\n", what, size, note);
-}
-
-static void print_plan(const lathe_memory_plan *p, lathe_dtype kv)
-{
-    char each[32], note[64];
-    size_text(each, p->kv_per_token);
-    (void)snprintf(note, sizeof note, "  %s, %s a token and slot",
-                   kv == LATHE_F32       ? "F32"
-                   : kv == LATHE_F8_E4M3 ? "FP8"
-                                         : "BF16",
-                   each);
-    (void)printf("\nmemory at %d positions, %d slot%s\n", p->n_ctx, p->n_slots,
-                 p->n_slots == 1 ? "" : "s");
-    print_line("weights, mapped", p->weights, "");
-    print_line("KV cache", p->kv, note);
-    print_line("recurrent state", p->recurrent, "");
-    if (p->drafter)
-        print_line("drafter", p->drafter, "");
-    print_line("workspace", p->workspace, "");
-    print_line("total", p->total, "");
-}
-
 static lathe_status print_schedule(struct inspect *in, lathe_error *err)
 {
     lathe_engine *engine;
@@ -197,9 +171,12 @@ static lathe_status inspect(struct inspect *in, lathe_error *err)
     if (in->slots)
         o.n_slots = (int32_t)in->slots;
     st = lathe_plan(&o, &plan, err);
-    if (st)
+    if (!plan.total)
         return st;
-    print_plan(&plan, o.kv);
+    (void)printf("\n");
+    plan_print(stdout, &plan, o.kv);
+    if (st)
+        (void)printf("it does not fit: %s\n", err->message);
     return in->schedule ? print_schedule(in, err) : LATHE_OK;
 }
 

@@ -133,6 +133,13 @@ void option_int(struct options *o, const char *name, const char *other, int64_t 
     r->high = high;
 }
 
+void option_auto(struct options *o, const char *name, const char *other, int64_t *dest, int64_t low,
+                 int64_t high)
+{
+    option_int(o, name, other, dest, low, high);
+    o->row[o->n - 1].words = "auto";
+}
+
 void option_real(struct options *o, const char *name, const char *other, double *dest, double min,
                  double max)
 {
@@ -173,8 +180,13 @@ static int store_int(const struct options *o, const struct option *r, const char
     char *end;
     errno = 0;
     long long x = strtoll(value, &end, 10);
+    if (r->words && strcmp(value, r->words) == 0) {
+        *(int64_t *)r->dest = -1;
+        return EXIT_DONE;
+    }
     if (end == value || *end)
-        return options_usage(o, "%s is \"%s\", expected a whole number", spelled, value);
+        return options_usage(o, "%s is \"%s\", expected a whole number%s%s", spelled, value,
+                             r->words ? " or " : "", r->words ? r->words : "");
     if (!errno && x >= r->low && x <= r->high) {
         *(int64_t *)r->dest = x;
         return EXIT_DONE;

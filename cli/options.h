@@ -55,6 +55,9 @@ void option_path(struct options *o, const char *name, const char *other, const c
 void option_list(struct options *o, const char *name, const char *other, struct option_list *dest);
 void option_int(struct options *o, const char *name, const char *other, int64_t *dest, int64_t low,
                 int64_t high);
+/* The same, or the word auto, which is -1. */
+void option_auto(struct options *o, const char *name, const char *other, int64_t *dest, int64_t low,
+                 int64_t high);
 void option_real(struct options *o, const char *name, const char *other, double *dest, double min,
                  double max);
 /* One of the words that `words` separates by '|'. */

@@ -235,8 +235,9 @@ int32_t spec_propose(struct lathe_engine *e)
     }
     lathe_error err;
     if (n && sp->ops->propose(sp->drafter, sp->request, n, &err)) {
-        /* A drafter that fails costs speed, not answers. */
-        log_warn("drafter %s: %s; this round goes without", sp->ops->name, err.message);
+        /* A drafter that fails costs speed, not answers; the step will tell of a device that did. */
+        if (err.status != LATHE_E_DEVICE)
+            log_warn("drafter %s: %s; this round goes without", sp->ops->name, err.message);
         return 0;
     }
     return n;

@@ -70,7 +70,8 @@ struct lathe_engine {
     int32_t n_queued;
     int32_t n_attached; /* requests queued or running */
     bool stopping;
-    bool kicked; /* something changed that the scheduler waits for */
+    lathe_error failure; /* of the device; status LATHE_OK: none. All requests end with it */
+    bool kicked;         /* something changed that the scheduler waits for */
 };
 
 /* round.c: the steps of a running request. Each ends the requests that it should. */
@@ -84,6 +85,8 @@ bool decode_round(struct lathe_engine *e);
 void slot_conclude(struct lathe_engine *e, struct slot *s, lathe_finish why);
 void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, const char *text,
                  const lathe_error *err);
+/* Notes that the device failed, which ends the engine's work. */
+void engine_fail(struct lathe_engine *e, const lathe_error *err);
 /* Makes a free slot that of an empty sequence. */
 void slot_wipe(struct lathe_engine *e, struct slot *s);
 

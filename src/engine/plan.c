@@ -166,11 +166,11 @@ static lathe_status refuse(const struct lathe_engine *e, int32_t largest_ctx, la
         (void)snprintf(larger, sizeof larger, "; a context of %d would fit", largest_ctx);
     return fail(err, LATHE_E_MEMORY,
                 "a context of %d in %d slot%s takes %s of the memory of %s (weights %s%s, KV cache "
-                "%s, recurrent state %s, drafter %s, workspace %s); of %s there are %s free, of "
+                "%s, recurrent state %s, drafter %s, workspace %s); %s of %s are free, of "
                 "which %s stay so%s%s",
                 p->n_ctx, p->n_slots, p->n_slots == 1 ? "" : "s", take, p->device, weights,
-                p->mapped ? " beside it, mapped" : "", kv, recurrent, drafter, workspace, total,
-                room, head, limit, larger);
+                p->mapped ? " beside it, mapped" : "", kv, recurrent, drafter, workspace, room,
+                total, head, limit, larger);
 }
 
 lathe_status plan_make(struct lathe_engine *e, struct memory *m, lathe_error *err)

@@ -200,7 +200,9 @@ static lathe_status enqueue(lathe_request *r, lathe_error *err)
     lathe_status st = LATHE_OK;
     r->submitted_ms = clock_ms();
     pthread_mutex_lock(&e->lock);
-    if (e->n_attached - e->options.n_slots >= e->options.n_queue) {
+    if (e->failure.status) {
+        st = fail(err, e->failure.status, "%s", e->failure.message);
+    } else if (e->n_attached - e->options.n_slots >= e->options.n_queue) {
         st = fail(err, LATHE_E_BUSY, "%d requests run and %d wait: the queue is full",
                   e->n_attached - e->n_queued, e->n_queued);
     } else {

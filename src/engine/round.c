@@ -38,10 +38,24 @@ void slot_conclude(struct lathe_engine *e, struct slot *s, lathe_finish why)
         slot_finish(e, s, finish, output_stop_string(&r->output), NULL);
 }
 
+void engine_fail(struct lathe_engine *e, const lathe_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    if (!e->failure.status)
+        (void)fail(&e->failure, LATHE_E_DEVICE, "%s; the engine must be closed and opened again",
+                   err->message);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* A failure inside a step or of its numbers: the slot's state may be torn, so it is wiped. */
 static void fail_slot(struct lathe_engine *e, struct slot *s, const lathe_error *err)
 {
-    slot_wipe(e, s);
+    if (err->status == LATHE_E_DEVICE) {
+        engine_fail(e, err);
+        err = &e->failure; /* only this thread writes it */
+    } else {
+        slot_wipe(e, s);
+    }
     slot_finish(e, s, LATHE_FINISH_ERROR, NULL, err);
 }
 

@@ -87,8 +87,9 @@ static bool has_free_slot(const struct lathe_engine *e)
     return false;
 }
 
-/* Takes cancelled requests out of the queue, wherever they stand in it. */
-static void drop_cancelled(struct lathe_engine *e, bool all)
+/* Takes cancelled requests out of the queue, wherever they stand in it; all of them, with an error if there is
+ * one, where the engine's work ends. */
+static void drop_queued(struct lathe_engine *e, bool all, const lathe_error *err)
 {
     for (;;) {
         pthread_mutex_lock(&e->lock);
@@ -106,7 +107,7 @@ static void drop_cancelled(struct lathe_engine *e, bool all)
         pthread_mutex_unlock(&e->lock);
         if (!r)
             return;
-        request_finish(r, LATHE_FINISH_CANCELLED, NULL, NULL);
+        request_finish(r, err ? LATHE_FINISH_ERROR : LATHE_FINISH_CANCELLED, NULL, err);
         scheduler_detach(e, r);
     }
 }
@@ -122,6 +123,15 @@ static void cancel_slots(struct lathe_engine *e, bool all)
                 slot_conclude(e, s, LATHE_FINISH_CANCELLED);
         }
     }
+}
+
+/* After the device failed: what runs and what waits ends with that; nothing is admitted any more. */
+static void fail_all(struct lathe_engine *e)
+{
+    drop_queued(e, true, &e->failure);
+    for (int32_t i = 0; i < e->options.n_slots; i++)
+        if (e->slots[i].request)
+            slot_finish(e, &e->slots[i], LATHE_FINISH_ERROR, NULL, &e->failure);
 }
 
 void scheduler_kick(struct lathe_engine *e)
@@ -144,10 +154,15 @@ void *scheduler_main(void *arg)
         bool stopping = e->stopping;
         pthread_mutex_unlock(&e->lock);
 
-        drop_cancelled(e, stopping);
+        drop_queued(e, stopping, NULL);
         cancel_slots(e, stopping);
         if (stopping)
             return NULL;
+        if (e->failure.status) { /* only this thread writes it */
+            fail_all(e);
+            idle = true;
+            continue;
+        }
         while (has_free_slot(e)) {
             pthread_mutex_lock(&e->lock);
             lathe_request *r = pop(e);

@@ -83,7 +83,9 @@ static lathe_status take_block(struct region *r, void **p, size_t bytes, lathe_e
         return fail_memory(err, (r->n_pieces + 1) * sizeof *list);
     r->piece = list;
     lathe_status st = r->backend->alloc(r->stream, p, bytes, err);
-    if (!st)
+    if (st)
+        *p = NULL;
+    else
         r->piece[r->n_pieces++] = *p;
     return st;
 }

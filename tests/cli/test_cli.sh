@@ -579,11 +579,41 @@ t_inspect() {
     out_has "hidden 320, MLP 1088, 8 layers"
     out_has "nvfp4"
     out_has "memory at 1000 positions"
+    out_has "mapped from the files"
+    out_has "head-room"
     run inspect $M --tensors --matrices
     out_has "model.language_model.layers.0.linear_attn.A_log"
     run inspect $M --schedule
     code 0
     out_has "rmsnorm"
+}
+
+# What does not fit is shown and refused; auto takes what does; the plan comes before the answer if asked for.
+t_memory() {
+    usage "--memory is 0, expected" run -m $M -p x --memory 0
+    usage "--ctx is \"car\", expected a whole number or auto" run -m $M -p x --ctx car
+    run run -m $M -p x --memory 0.08 --device cpu
+    code 1
+    err_has "memory at 32768 positions, 1 slot, on cpu"
+    err_has "  KV cache "
+    err_has "lathe: a context of 32768 in 1 slot takes"
+    err_has "it may take 80.0 MB; a context of "
+    run run -m $M -p "What is a kiln?" --no-think --greedy --memory 0.08 --ctx auto --plan --device cpu
+    code 0
+    out_is "$KILN"
+    err_has "positions, 1 slot, on cpu"
+    ! grep -q "at 32768" "$T/err" || bad "all of the context in 80 MB"
+    run inspect $M --memory 0.001 --device cpu
+    code 0
+    out_has "memory at 32768 positions"
+    out_has "no context fits"
+    run inspect $M --ctx auto --device cpu
+    code 0
+    out_has "memory at 32768 positions"
+    if ! "$L" run -m $M -p x -n 1 --device cuda >"$T/out" 2>"$T/err" </dev/null; then
+        rc=1
+        one_line_error # no GPU, no driver, or a build without: said, not guessed at
+    fi
 }
 
 t_chat_from_a_pipe() {

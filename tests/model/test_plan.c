@@ -1,0 +1,195 @@
+/* Memory plans: what they say is what is taken; what does not fit is refused with numbers; the largest context
+ * that fits. On the GPU where there is one: the same through the same interface. */
+#include "engine/engine.h"
+#include "test.h"
+
+static const char *const specs[] = {"none", "ngram", "mtp", "mtp+ngram", "dflash2+ngram"};
+enum { N_SPECS = sizeof specs / sizeof *specs };
+
+static lathe_engine_options nano(int32_t n_ctx, const char *spec)
+{
+    lathe_engine_options o;
+    lathe_engine_options_init(&o);
+    o.model_dir = test_path("models/nano");
+    o.n_ctx = n_ctx;
+    o.n_threads = 2;
+    o.spec = spec;
+    return o;
+}
+
+static uint64_t taken(const lathe_memory_plan *p)
+{
+    return p->total - p->mapped;
+}
+
+static void check_sum(const lathe_memory_plan *p)
+{
+    CHECK_INT(p->total, p->weights + p->kv + p->recurrent + p->drafter + p->workspace);
+    CHECK(p->mapped <= p->total && p->head_room > 0 && p->device_total >= p->device_free);
+    CHECK(p->device[0] != 0);
+}
+
+TEST(a_plan_is_what_is_taken)
+{
+    for (int i = 0; i < N_SPECS; i++)
+        for (int32_t n_slots = 1; n_slots <= 3; n_slots += 2) {
+            lathe_engine_options o = nano(1000, specs[i]);
+            lathe_memory_plan plan, opened;
+            lathe_engine *e;
+            lathe_error err;
+            o.n_slots = n_slots;
+            CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+            check_sum(&plan);
+            CHECK((plan.drafter > 0) == (i > 0));
+            CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+            lathe_engine_plan(e, &opened);
+            CHECK_INT(opened.total, plan.total);
+            CHECK_INT(opened.n_ctx, 1000);
+            const struct memory *m = &e->memory;
+            CHECK_INT(m->cache.used, m->cache.size);
+            CHECK_INT(m->workspace.used, m->workspace.size);
+            CHECK_INT(m->weights.used, m->weights.size);
+            uint64_t regions = m->cache.size + m->workspace.size + m->weights.size;
+            CHECK_INT(regions + (e->backend->is_host ? m->host : 0), taken(&plan));
+            CHECK(e->backend->is_host == (m->weights.size == 0));
+            CHECK(e->backend->is_host == (plan.mapped > 0));
+            lathe_engine_close(e);
+        }
+}
+
+/* One page more than the context that was chosen does not fit. */
+TEST(the_largest_context_is_chosen)
+{
+    for (int i = 0; i < N_SPECS; i++) {
+        lathe_engine_options o = nano(4096, specs[i]);
+        lathe_memory_plan plan, chosen;
+        lathe_error err;
+        CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+        o.n_ctx = LATHE_CTX_AUTO;
+        o.memory = taken(&plan);
+        CHECK_OK(lathe_plan(&o, &chosen, &err), &err);
+        check_sum(&chosen);
+        CHECK(chosen.n_ctx >= 4096 && chosen.n_ctx < 32768 && chosen.n_ctx % 64 == 0);
+        CHECK(taken(&chosen) <= o.memory);
+        o.n_ctx = chosen.n_ctx;
+        CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+        CHECK_INT(plan.total, chosen.total);
+        o.n_ctx = chosen.n_ctx + 64;
+        CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_MEMORY, "would fit");
+        CHECK(taken(&plan) > o.memory && plan.n_ctx == chosen.n_ctx + 64);
+    }
+    lathe_engine_options o = nano(LATHE_CTX_AUTO, "none");
+    lathe_memory_plan plan;
+    lathe_error err;
+    CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+    CHECK_INT(plan.n_ctx, 32768); /* all that the model has */
+}
+
+/* A chosen context below the prefill chunk, and an engine that runs in it. */
+TEST(an_engine_opens_in_little_memory)
+{
+    lathe_engine_options o = nano(192, "mtp");
+    lathe_memory_plan plan;
+    lathe_engine *e;
+    lathe_error err;
+    CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+    o.n_ctx = LATHE_CTX_AUTO;
+    o.memory = taken(&plan);
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    lathe_engine_plan(e, &plan);
+    CHECK(plan.n_ctx >= 64 && plan.n_ctx <= 192 && taken(&plan) <= o.memory);
+    lathe_request_options ro;
+    lathe_request_options_init(lathe_engine_text(e), false, &ro);
+    ro.text = "A kiln is a";
+    ro.n_text = strlen(ro.text);
+    lathe_request *r;
+    lathe_event ev;
+    CHECK_OK(lathe_request_submit(e, &ro, &r, &err), &err);
+    do
+        lathe_request_next(r, -1, &ev);
+    while (ev.type != LATHE_EVENT_FINISH);
+    CHECK(ev.finish != LATHE_FINISH_ERROR && ev.usage.completion_tokens > 0);
+    lathe_request_close(r);
+    lathe_engine_close(e);
+}
+
+TEST(what_does_not_fit_is_refused_with_numbers)
+{
+    lathe_engine_options o = nano(32768, "dflash2");
+    lathe_memory_plan plan;
+    lathe_engine *e;
+    lathe_error err;
+    o.memory = 50 * 1000 * 1000;
+    CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_MEMORY, "a context of 32768 in 1 slot");
+    check_sum(&plan);
+    CHECK_INT(plan.n_ctx, 32768);
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "KV cache 67.1 MB");
+    CHECK(e == NULL);
+    CHECK(strstr(err.message, "it may take 50.0 MB; a context of "));
+    o.memory = 1000 * 1000;
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "no context fits");
+    o.n_ctx = LATHE_CTX_AUTO;
+    CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "a context of 64 in 1 slot");
+    CHECK(e == NULL && strstr(err.message, "no context fits"));
+    o.n_ctx = -2;
+    CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_ARGUMENT, "n_ctx) is -2");
+    CHECK_INT(plan.total, 0);
+    /* A drafter that cannot be opened is refused before anything is planned. */
+    o = nano(256, "dflash2");
+    o.draft_dir = "no/such/drafter";
+    CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_IO, "no/such/drafter");
+    CHECK_INT(plan.total, 0);
+}
+
+struct seen {
+    uint64_t last, total;
+};
+
+static void note(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct seen *s = ctx;
+    CHECK_STR(what, "loading");
+    CHECK(done >= s->last && done <= total);
+    s->last = done;
+    s->total = total;
+}
+
+/* One bar from nothing to all weights, the drafter's too. */
+TEST(loading_is_reported)
+{
+    lathe_engine_options o = nano(256, "dflash2");
+    struct seen seen = {0};
+    lathe_engine *e;
+    lathe_error err;
+    o.progress = note;
+    o.progress_ctx = &seen;
+    CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+    CHECK(seen.total > 28000000 && seen.last == seen.total);
+    lathe_engine_close(e);
+}
+
+#ifdef LATHE_CUDA
+/* Once the device's context is there, plans leave as much free as they found. */
+TEST(a_plan_takes_nothing_of_the_device)
+{
+    void *stream;
+    size_t total, before, after;
+    lathe_error err;
+    if (backend_cuda.open(&stream, NULL, NULL, &err))
+        SKIP("%s", err.message);
+    backend_cuda.room(stream, &total, &before);
+    for (int i = 0; i < N_SPECS; i++) {
+        lathe_engine_options o = nano(LATHE_CTX_AUTO, specs[i]);
+        lathe_memory_plan plan;
+        o.device = "cuda";
+        CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+        check_sum(&plan);
+        CHECK_INT(plan.mapped, 0);
+        CHECK_INT(plan.device_total, total);
+        CHECK(strncmp(plan.device, "cuda sm_", 8) == 0);
+    }
+    backend_cuda.room(stream, &total, &after);
+    CHECK_INT(after, before);
+    backend_cuda.close(stream);
+}
+#endif
