@@ -41,20 +41,22 @@ struct cache {
     int64_t n_slots;
 };
 
-/* `n_slots` sequences that end with T rows at position pos. */
-static struct cache *make_cache(struct run *r, int64_t n_slots, int64_t pos, int64_t T)
+/* `n_slots` sequences that end with T rows at position pos, their keys and values BF16 or E4M3. */
+static struct cache *make_cache(struct run *r, enum dtype kv, int64_t n_slots, int64_t pos,
+                                int64_t T)
 {
     struct cache *c = memory(sizeof *c);
     int64_t pages = (pos + T + PAGE - 1) / PAGE;
     *c = (struct cache){.run = r, .n_slots = n_slots};
-    c->kv.k = tensor_4d(random_bytes((size_t)(n_slots * pages * PAGE) * KV_HEADS * HEAD_DIM * 2),
-                        DT_BF16, n_slots * pages, PAGE, KV_HEADS, HEAD_DIM);
+    size_t bytes = (size_t)(n_slots * pages * PAGE) * KV_HEADS * HEAD_DIM * dtype_size(kv);
+    c->kv.k = tensor_4d(random_bytes(bytes), kv, n_slots * pages, PAGE, KV_HEADS, HEAD_DIM);
     c->kv.v = c->kv.k;
-    c->kv.v.data = random_bytes((size_t)tensor_elements(&c->kv.k) * 2);
+    c->kv.v.data = random_bytes(bytes);
     uint16_t *plane[] = {c->kv.k.data, c->kv.v.data};
+    uint16_t keep = kv == DT_BF16 ? 0x83FF : 0xBFBF; /* about 2^-7 .. 2: with NaN nowhere */
     for (int i = 0; i < 2; i++)
-        for (int64_t j = 0; j < tensor_elements(&c->kv.k); j++)
-            plane[i][j] = (uint16_t)((plane[i][j] & 0x83FF) | 0x3C00); /* about 2^-7 .. 2 */
+        for (size_t j = 0; j < bytes / 2; j++)
+            plane[i][j] = (uint16_t)((plane[i][j] & keep) | (kv == DT_BF16 ? 0x3C00 : 0));
     c->page_table = memory((size_t)(n_slots * pages) * sizeof *c->page_table);
     for (int64_t i = 0; i < n_slots * pages; i++)
         c->page_table[i] = (int32_t)i;
@@ -82,17 +84,18 @@ void bench_attention(struct run *r)
     static const int64_t usual[] = {1, 8, 512}, context[] = {1024, 8192, 32768};
     int64_t count[3];
     for (int i = 0, n = row_counts(r, count, usual, 3); i < n; i++)
-        for (int k = 0; k < 3; k++) {
-            int64_t T = count[i], pos = context[k] - T, n_slots;
-            double bytes = (double)context[k] * KV_HEADS * HEAD_DIM * 4;
-            if (T > 64 && context[k] > 8192)
+        for (int k = 0; k < 6; k++) {
+            enum dtype kv = k < 3 ? DT_BF16 : DT_F8_E4M3;
+            int64_t T = count[i], ctx = context[k % 3], pos = ctx - T, n_slots;
+            double bytes = (double)ctx * KV_HEADS * HEAD_DIM * 2 * (double)dtype_size(kv);
+            if (T > 64 && ctx > 8192)
                 continue; /* seconds a call */
             char shape[32];
-            snprintf(shape, sizeof shape, "context %lld", (long long)context[k]);
+            snprintf(shape, sizeof shape, "context %lld", (long long)ctx);
             n_slots = COPY_BYTES / (int64_t)bytes + 1;
             struct bench_case c = {
                 .op = "attention",
-                .what = "BF16 KV",
+                .what = kv == DT_BF16 ? "BF16 KV" : "FP8 KV",
                 .shape = shape,
                 .rows = T,
                 .bytes = bytes,
@@ -100,7 +103,7 @@ void bench_attention(struct run *r)
                 .dots = r->has_dots && r->o->act == DT_BF16,
                 .n_calls = T > 64 ? 1 : n_slots,
                 .call = call_attention,
-                .ctx = make_cache(r, n_slots, pos, T),
+                .ctx = make_cache(r, kv, n_slots, pos, T),
             };
             bench_run(r->bench, &c, r->o->seconds);
             release_memory();
@@ -128,7 +131,7 @@ void bench_kv_append(struct run *r)
                 (double)count[i] * 2 * KV_HEADS * HEAD_DIM * (2. + (double)dtype_size(r->o->act)),
             .n_calls = 64,
             .call = call_append,
-            .ctx = make_cache(r, 16, 1024, count[i]),
+            .ctx = make_cache(r, DT_BF16, 16, 1024, count[i]),
         };
         bench_run(r->bench, &c, r->o->seconds);
         release_memory();

@@ -1,5 +1,6 @@
 /* Where a step's time goes on the GPU: each operator of one pass over a model, by its own clock.
- *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill] */
+ *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill]
+ *           [--kv bf16|fp8] */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,7 +174,7 @@ static int numbers(const char *s, int32_t *out, int most)
 
 int main(int argc, char **argv)
 {
-    const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify";
+    const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify", *kv = "bf16";
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc) {
             fprintf(stderr, "profile: %s: a value is missing\n", argv[i]);
@@ -186,8 +187,10 @@ int main(int argc, char **argv)
             ctx = argv[i + 1];
         else if (strcmp(argv[i], "--phase") == 0)
             phase = argv[i + 1];
+        else if (strcmp(argv[i], "--kv") == 0)
+            kv = argv[i + 1];
         else {
-            fprintf(stderr, "profile: %s: expected -m, --rows, --ctx, --phase\n", argv[i]);
+            fprintf(stderr, "profile: %s: expected -m, --rows, --ctx, --phase, --kv\n", argv[i]);
             return 2;
         }
     }
@@ -213,7 +216,7 @@ int main(int argc, char **argv)
     model_place(&o.memory, &o.model);
     must(memory_load(&o.memory, NULL, NULL, NULL, &err), &err);
     struct state_options so = {.act = DT_BF16,
-                               .kv = DT_BF16,
+                               .kv = strcmp(kv, "fp8") == 0 ? DT_F8_E4M3 : DT_BF16,
                                .n_slots = 1 + STEP_SHADOW_SLOTS,
                                .n_ctx = last + most + 64,
                                .n_verify = p == PHASE_VERIFY ? most : 16};

@@ -158,15 +158,13 @@ static void look_ahead(const struct job *j, const struct block *b, int64_t kv_he
     t->ahead_key = (const unsigned char *)tensor_at(&kv->k, at) + offset;
     t->ahead_value = (const unsigned char *)tensor_at(&kv->v, at) + offset;
     t->ahead_stride = row * (size_t)(all ? 1 : n_kv);
+    t->ahead_size = dtype_size(kv->k.dtype);
 }
 
-/* Rows of E4M3 codes to BF16 in *to, which moves on. ahead, if not NULL: n_keys rows that are wanted next. */
-static void expand(const struct job *j, const void **rows, int64_t n_keys, uint16_t **to,
-                   const unsigned char *ahead, size_t ahead_stride)
+/* Rows of E4M3 codes to BF16 in *to, which moves on. */
+static void expand(const struct job *j, const void **rows, int64_t n_keys, uint16_t **to)
 {
     for (int64_t i = 0; i < n_keys; i++, *to += j->hd) {
-        for (int64_t at = 0; ahead && at < j->hd; at += 64)
-            __builtin_prefetch(ahead + (size_t)i * ahead_stride + at, 0, 2);
         j->cpu->kernels.convert(*to, DT_BF16, rows[i], DT_F8_E4M3, j->hd);
         rows[i] = *to;
     }
@@ -180,14 +178,13 @@ static void tile_sums(const struct job *j, const struct block *b, int64_t kv_hea
     const void *key[ATTENTION_TILE], *value[ATTENTION_TILE];
     size_t head = (size_t)j->hd * dtype_size(j->a->q.dtype); /* bytes */
     int64_t n_keys = least(ATTENTION_TILE, b->pos + b->n_rows - first);
-    struct attention_tile ahead = {.kv = j->a->kv->k.dtype};
+    enum dtype kv = j->a->kv->k.dtype;
     find_rows(j->a->kv, b, kv_head, first, n_keys, key, value);
-    look_ahead(j, b, kv_head, first, &ahead);
-    if (ahead.kv == DT_F8_E4M3) {
+    if (kv == DT_F8_E4M3) {
         uint16_t *to = (uint16_t *)(void *)((unsigned char *)p + j->sums_bytes);
-        expand(j, key, n_keys, &to, ahead.ahead_key, ahead.ahead_stride);
-        expand(j, value, n_keys, &to, ahead.ahead_value, ahead.ahead_stride);
-        ahead = (struct attention_tile){.kv = DT_BF16};
+        expand(j, key, n_keys, &to);
+        expand(j, value, n_keys, &to);
+        kv = DT_BF16;
     }
     for (int64_t r = 0; r < b->n_rows;) {
         int64_t sees = least(ATTENTION_TILE, b->pos + r + 1 - first);
@@ -210,13 +207,10 @@ static void tile_sums(const struct job *j, const struct block *b, int64_t kv_hea
             .sum = out->sum + at,
             .o = out->o + at * (size_t)j->hd,
             .act = j->a->q.dtype,
-            .kv = ahead.kv,
+            .kv = kv,
         };
-        if (r == 0) {
-            t.ahead_key = ahead.ahead_key;
-            t.ahead_value = ahead.ahead_value;
-            t.ahead_stride = ahead.ahead_stride;
-        }
+        if (r == 0)
+            look_ahead(j, b, kv_head, first, &t);
         if (sees > 0)
             j->cpu->kernels.attention_tile(&t);
         r += n_rows;

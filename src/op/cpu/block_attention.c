@@ -109,6 +109,7 @@ static void see(const struct job *j, const struct item *it, const struct keys *k
         .ahead_key = row ? NULL : k->ahead_key,
         .ahead_value = row ? NULL : k->ahead_value,
         .ahead_stride = k->ahead_stride,
+        .ahead_size = dtype_size(k->dtype),
         .n_q = n,
         .n_keys = to - from,
         .head_dim = j->hd,

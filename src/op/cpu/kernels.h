@@ -23,9 +23,9 @@ struct attention_tile {
     const void *const *key;   /* [n_keys] rows of head_dim */
     const void *const *value; /* the same */
     /* Memory wanted next, prefetched as the keys and values of the first queries are read: a row's
-     * length for each row, ahead_stride bytes apart. NULL for none. */
+     * length for each row, ahead_stride bytes apart, ahead_size bytes a dim. NULL for none. */
     const unsigned char *ahead_key, *ahead_value;
-    size_t ahead_stride;
+    size_t ahead_stride, ahead_size;
     int64_t n_q, n_keys, head_dim;
     float scale;
     float *p;   /* [n_q, ATTENTION_TILE] scratch: scores, then weights */

@@ -13,11 +13,11 @@ enum { BLOCK_Q = 2 };
 enum { BLOCK_K = 4, BLOCK_D = 4 };
 
 /* Into L2: what is wanted next. */
-INLINE void prefetch_ahead(const unsigned char *ahead, size_t stride, int64_t k, int64_t d,
-                           int64_t q0, enum dtype kv)
+INLINE void prefetch_ahead(const struct attention_tile *t, const unsigned char *ahead, int64_t k,
+                           int64_t d, int64_t q0)
 {
     if (q0 == 0 && ahead)
-        __builtin_prefetch(ahead + (size_t)k * stride + (size_t)d * (kv == DT_BF16 ? 2 : 4), 0, 2);
+        __builtin_prefetch(ahead + (size_t)k * t->ahead_stride + (size_t)d * t->ahead_size, 0, 2);
 }
 
 /* acc[i][j] += query i times key j over m <= LANES dims from d */
@@ -29,7 +29,7 @@ INLINE void scores_step(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *t
     UNROLL for (int j = 0; j < n_k; j++)
     {
         key[j] = v_get(t->key[k0 + j], d, m, kv);
-        prefetch_ahead(t->ahead_key, t->ahead_stride, k0 + j, d, q0, kv);
+        prefetch_ahead(t, t->ahead_key, k0 + j, d, q0);
     }
     UNROLL for (int i = 0; i < n_q; i++)
     {
@@ -53,7 +53,7 @@ INLINE void scores_pairs(vf acc[BLOCK_Q][BLOCK_K], const struct attention_tile *
     UNROLL for (int j = 0; j < n_k; j++)
     {
         key[j] = pairs_at(t->key[k0 + j], d, mask);
-        prefetch_ahead(t->ahead_key, t->ahead_stride, k0 + j, d, q0, DT_BF16);
+        prefetch_ahead(t, t->ahead_key, k0 + j, d, q0);
     }
     UNROLL for (int i = 0; i < n_q; i++)
     {
@@ -157,7 +157,7 @@ INLINE void values_block(const struct attention_tile *t, const float *factor, in
         UNROLL for (int j = 0; j < n_d; j++)
         {
             value[j] = v_get(t->value[k], d0 + j * LANES, m, kv);
-            prefetch_ahead(t->ahead_value, t->ahead_stride, k, d0 + j * LANES, q0, kv);
+            prefetch_ahead(t, t->ahead_value, k, d0 + j * LANES, q0);
         }
         UNROLL for (int i = 0; i < n_q; i++)
         {

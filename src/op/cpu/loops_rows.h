@@ -15,39 +15,79 @@
             call_f32;                                                                              \
     } while (0)
 
-#if defined(__AVX512BW__)
-/* 64 E4M3 codes to BF16: low and high bytes apart, those of numbers below 2^-6 from tables. */
-INLINE void e4m3_to_bf16_64(uint16_t *dst, const uint8_t *src)
+#if defined(__AVX2__)
+/* Both bytes of the BF16 of E4M3 codes below 16, in a table that is looked up by the low four bits: numbers
+ * below 2^-6 are in the first half. Above, the low byte is the code's low half and the high one 60 more than
+ * its other three bits. */
+INLINE __m128i e4m3_low_bytes(void)
 {
-    const __m512i low_of = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 0, -128, -64, 0, 0x20, 0x40, 0x60, 0, 0, -128, -64, 0, 0x20, 0x40, 0x60));
-    const __m512i high_of = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 59, 59, 59, 60, 60, 60, 60, 0, 59, 59, 59, 60, 60, 60, 60));
-    __m512i code = _mm512_loadu_si512(src), sign = _mm512_set1_epi8(-128);
+    return _mm_setr_epi8(0, 0, -128, -64, 0, 0x20, 0x40, 0x60, -128, -112, -96, -80, -64, -48, -32,
+                         -16);
+}
+INLINE __m128i e4m3_high_bytes(void)
+{
+    return _mm_setr_epi8(0, 59, 59, 59, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60);
+}
+#endif
+
+#if defined(__AVX512VBMI__)
+enum { E4M3_AT_ONCE = 64 };
+
+/* Tables of all 128, without sign. */
+INLINE void e4m3_to_bf16_at_once(uint16_t *dst, const uint8_t *src)
+{
+    const __m512i row =
+        _mm512_setr_epi64(0, 0, 0x0101010101010101, 0x0101010101010101, 0x0202020202020202,
+                          0x0202020202020202, 0x0303030303030303, 0x0303030303030303);
+    const __m512i step = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 16, 32, 48, 64, 80, 96, 112, -128, -112, -96, -80, -64, -48, -32, -16));
+    const __m512i high = _mm512_add_epi8(row, _mm512_set1_epi8(60));
+    const __m512i low0 = _mm512_inserti32x4(step, e4m3_low_bytes(), 0);
+    const __m512i high0 = _mm512_inserti32x4(high, e4m3_high_bytes(), 0);
+    const __mmask64 nan = (__mmask64)1 << 63;
+    const __m512i low1 = _mm512_mask_set1_epi8(step, nan, -64);
+    const __m512i high1 =
+        _mm512_mask_set1_epi8(_mm512_add_epi8(row, _mm512_set1_epi8(64)), nan, 0x7F);
     /* The halves of each quarter are interleaved below: bring the right quarters there. */
-    code = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), code);
-    __m512i rest = _mm512_andnot_si512(sign, code);
-    __mmask64 small = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x78));
-    __mmask64 nan = _mm512_cmpeq_epi8_mask(rest, _mm512_set1_epi8(0x7F));
-    __m512i low = _mm512_and_si512(_mm512_slli_epi16(code, 4), _mm512_set1_epi8(-16));
-    __m512i high = _mm512_and_si512(_mm512_srli_epi16(code, 4), _mm512_set1_epi8(7));
-    high = _mm512_add_epi8(high, _mm512_set1_epi8(60));
-    low = _mm512_mask_shuffle_epi8(low, small, low_of, rest);
-    high = _mm512_mask_shuffle_epi8(high, small, high_of, rest);
-    low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-64));
-    high = _mm512_mask_mov_epi8(high, nan, _mm512_set1_epi8(0x7F));
-    high = _mm512_ternarylogic_epi64(high, code, sign, 0xF8); /* high | (code & sign) */
-    _mm512_storeu_si512(dst, _mm512_unpacklo_epi8(low, high));
-    _mm512_storeu_si512(dst + 32, _mm512_unpackhi_epi8(low, high));
+    __m512i code = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7),
+                                            _mm512_loadu_si512(src));
+    __m512i l = _mm512_permutex2var_epi8(low0, code, low1);
+    __m512i h = _mm512_permutex2var_epi8(high0, code, high1);
+    h = _mm512_ternarylogic_epi64(h, code, _mm512_set1_epi8(-128), 0xF8); /* h | (code & 128) */
+    _mm512_storeu_si512(dst, _mm512_unpacklo_epi8(l, h));
+    _mm512_storeu_si512(dst + 32, _mm512_unpackhi_epi8(l, h));
+}
+#elif defined(__AVX2__)
+enum { E4M3_AT_ONCE = 32 };
+
+INLINE void e4m3_to_bf16_at_once(uint16_t *dst, const uint8_t *src)
+{
+    __m256i code = _mm256_loadu_si256((const __m256i *)(const void *)src);
+    /* The halves of each half are interleaved below: bring the right quarters there. */
+    code = _mm256_permute4x64_epi64(code, 0xD8);
+    __m256i rest = _mm256_and_si256(code, _mm256_set1_epi8(0x7F));
+    __m256i small = _mm256_cmpgt_epi8(_mm256_set1_epi8(8), rest);
+    __m256i nan = _mm256_cmpeq_epi8(rest, _mm256_set1_epi8(0x7F));
+    __m256i l = _mm256_and_si256(_mm256_slli_epi16(code, 4), _mm256_set1_epi8(-16));
+    __m256i h = _mm256_and_si256(_mm256_srli_epi16(code, 4), _mm256_set1_epi8(7));
+    h = _mm256_add_epi8(h, _mm256_set1_epi8(60));
+    __m256i low = _mm256_broadcastsi128_si256(e4m3_low_bytes());
+    __m256i high = _mm256_broadcastsi128_si256(e4m3_high_bytes());
+    l = _mm256_blendv_epi8(l, _mm256_shuffle_epi8(low, rest), small);
+    h = _mm256_blendv_epi8(h, _mm256_shuffle_epi8(high, rest), small);
+    h = _mm256_or_si256(h, _mm256_and_si256(nan, _mm256_set1_epi8(0x7F)));
+    h = _mm256_or_si256(h, _mm256_and_si256(code, _mm256_set1_epi8(-128)));
+    _mm256_storeu_si256((__m256i *)(void *)dst, _mm256_unpacklo_epi8(l, h));
+    _mm256_storeu_si256((__m256i *)(void *)(dst + 16), _mm256_unpackhi_epi8(l, h));
 }
 #endif
 
 INLINE void e4m3_to_bf16(uint16_t *dst, const uint8_t *src, int64_t n)
 {
     int64_t i = 0;
-#if defined(__AVX512BW__)
-    for (; i + 64 <= n; i += 64)
-        e4m3_to_bf16_64(dst + i, src + i);
+#if defined(__AVX2__)
+    for (; i + E4M3_AT_ONCE <= n; i += E4M3_AT_ONCE)
+        e4m3_to_bf16_at_once(dst + i, src + i);
 #endif
     for (; i < n; i += 2 * LANES) {
         vwb code = {0};
