@@ -169,7 +169,7 @@ typedef struct lathe_engine_options {
     uint64_t memory;   /* bytes that it may take, mapped weights aside; 0: what is free */
     int32_t n_slots;   /* requests that run at once */
     int32_t n_queue;   /* requests that may wait for a slot; more are LATHE_E_BUSY */
-    int32_t n_threads; /* 0: one per processor */
+    int32_t n_threads; /* 0: one per processor. With a GPU they load the weights */
     bool pin_threads;
     lathe_dtype kv; /* of the KV cache, an MTP head's too: any; codes of E4M3 have no scale */
     lathe_dtype activations; /* between operators: LATHE_BF16 or LATHE_F32 */

@@ -125,6 +125,13 @@ static void *row_of(const struct dflash_context *x, const struct tensor *plane, 
     return (unsigned char *)tensor_at(plane, slot) + (size_t)(pos % plane->dim[1]) * row;
 }
 
+/* How many positions from p on, below `to`, lie one behind the other in a ring. */
+static int32_t run_length(const struct tensor *plane, int32_t p, int32_t to)
+{
+    int32_t size = (int32_t)plane->dim[1], whole = size - p % size;
+    return to - p < whole ? to - p : whole;
+}
+
 /* Positions [from, to) of a plane, in order. */
 static lathe_status save_plane(const struct dflash_context *x, const struct tensor *plane,
                                int32_t slot, int32_t from, int32_t to, struct buf *out,
@@ -132,12 +139,27 @@ static lathe_status save_plane(const struct dflash_context *x, const struct tens
 {
     size_t row = (size_t)width(x->c) * dtype_size(x->kv);
     lathe_status st = LATHE_OK;
-    for (int32_t p = from; p < to && !st; p++) {
-        void *room = buf_grow(out, row);
+    for (int32_t p = from, n; p < to && !st; p += n) {
+        n = run_length(plane, p, to);
+        void *room = buf_grow(out, (size_t)n * row);
         if (room)
-            st = x->backend->copy_out(x->stream, room, row_of(x, plane, slot, p), row, err);
+            st = x->backend->copy_out(x->stream, room, row_of(x, plane, slot, p), (size_t)n * row,
+                                      err);
     }
     return st;
+}
+
+/* The other way; returns what follows in the bytes. */
+static const unsigned char *load_plane(const struct dflash_context *x, const struct tensor *plane,
+                                       int32_t slot, int32_t from, int32_t to,
+                                       const unsigned char *at)
+{
+    size_t row = (size_t)width(x->c) * dtype_size(x->kv);
+    for (int32_t p = from, n; p < to; p += n, at += (size_t)n * row) {
+        n = run_length(plane, p, to);
+        x->backend->copy_in(x->stream, row_of(x, plane, slot, p), at, (size_t)n * row);
+    }
+    return at;
 }
 
 lathe_status dflash_context_save(const struct dflash_context *x, int32_t slot, struct buf *out,
@@ -173,10 +195,8 @@ static lathe_status load_layer(struct dflash_context *x, int32_t slot, int32_t l
                     "a saved context: layer %d from position %d to %d, %zu bytes are left", layer,
                     from, frontier, left);
     *at += sizeof from;
-    for (int32_t p = from; p < frontier; p++, *at += row)
-        x->backend->copy_in(x->stream, row_of(x, &r->k, slot, p), *at, row);
-    for (int32_t p = from; p < frontier; p++, *at += row)
-        x->backend->copy_in(x->stream, row_of(x, &r->v, slot, p), *at, row);
+    *at = load_plane(x, &r->k, slot, from, frontier, *at);
+    *at = load_plane(x, &r->v, slot, from, frontier, *at);
     /* A window that reaches back to `from` only is whole. */
     bool whole = !x->c->dims.is_full_attention[layer] && from == frontier - (x->c->window - 1);
     *first_of(x, layer, slot) = whole ? 0 : from;

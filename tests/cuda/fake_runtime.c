@@ -1,0 +1,223 @@
+#include "fake_runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/cuda/cuda.h"
+#include "op/cuda/gemm.h"
+
+struct fake_device fake;
+
+static _Thread_local int last;
+
+static cudaError_t result(int e)
+{
+    e = fake.lost ? fake.lost : e;
+    last = e ? e : last;
+    return (cudaError_t)e;
+}
+
+/* ---- The device -------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = fake.n_devices;
+    if (fake.driver < CUDART_VERSION / 1000 * 1000)
+        return result(cudaErrorInsufficientDriver);
+    return result(fake.n_devices ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaDriverGetVersion(int *v)
+{
+    *v = fake.driver;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return result(device < fake.n_devices ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+    (void)device;
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "Fake GPU");
+    p->major = fake.sm / 10;
+    p->minor = fake.sm % 10;
+    p->multiProcessorCount = 4;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+    fake.lost = 0;
+    fake.n_resets++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    int e = last;
+    last = 0;
+    return (cudaError_t)(fake.lost ? fake.lost : e);
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    static _Thread_local char text[32];
+    snprintf(text, sizeof text, "error %d", (int)e);
+    return text;
+}
+
+/* ---- Streams and events ------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
+{
+    (void)flags;
+    *s = malloc(1);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    free(s);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    (void)s;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
+{
+    (void)flags;
+    *e = malloc(1);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    free(e);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    (void)e, (void)s;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    (void)e;
+    return result(cudaSuccess);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+static cudaError_t take(void **p, size_t n, size_t most)
+{
+    size_t whole = (n + 255) / 256 * 256;
+    *p = n <= most ? aligned_alloc(256, whole) : NULL;
+    if (*p)
+        memset(*p, 0xCC, whole);
+    return result(*p ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaMalloc(void **p, size_t n)
+{
+    return take(p, n, fake.room);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags)
+{
+    (void)flags;
+    return take(p, n, SIZE_MAX);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    free(p);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *room, size_t *total)
+{
+    *room = fake.room;
+    *total = 2 * fake.room;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
+                            cudaStream_t s)
+{
+    (void)kind, (void)s;
+    if (!fake.lost)
+        memcpy(to, from, n);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s)
+{
+    (void)s;
+    if (!fake.lost)
+        memset(p, value, n);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p)
+{
+    (void)p;
+    memset(a, 0, sizeof *a);
+    return result(cudaSuccess);
+}
+
+/* ---- Kernels: nothing is computed ---------------------------------------------------------------- */
+
+struct gemm *gemm_open(void)
+{
+    return NULL;
+}
+
+void gemm_close(struct gemm *g)
+{
+    (void)g;
+}
+
+#define X(name)                                                                                    \
+    lathe_status cuda_##name(void *stream, const struct name##_args *a, lathe_error *err)          \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        (void)result(fake.launch);                                                                 \
+        return cuda_launched(stream, err);                                                         \
+    }
+OPERATORS(X)
+#undef X
+
+#define SCRATCH(name)                                                                              \
+    size_t cuda_##name##_scratch(const void *stream, const struct name##_args *a)                  \
+    {                                                                                              \
+        (void)stream, (void)a;                                                                     \
+        return 0;                                                                                  \
+    }
+SCRATCH(linear)
+SCRATCH(gdn_gates)
+SCRATCH(attention)
+SCRATCH(block_attention)
+SCRATCH(top_k)

@@ -1,0 +1,19 @@
+/* A CUDA runtime without a GPU: device memory is the host's, kernels compute nothing, and what fails is said here.
+ * For the host's side of the CUDA backend. */
+#ifndef LATHE_TESTS_CUDA_FAKE_RUNTIME_H
+#define LATHE_TESTS_CUDA_FAKE_RUNTIME_H
+
+#include <stddef.h>
+
+struct fake_device {
+    int n_devices;
+    int driver; /* 13000; 0: there is none */
+    int sm;     /* 90 */
+    size_t room;
+    int launch; /* cudaError_t of every launch, which goes away when it is read */
+    int lost;   /* cudaError_t of every call until the device is reset; 0: it works */
+    int n_resets;
+};
+extern struct fake_device fake;
+
+#endif

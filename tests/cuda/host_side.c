@@ -1,0 +1,141 @@
+/* The host's side of the CUDA backend: what is refused when it is opened, devices that fail, loading by threads. */
+#include <cuda_runtime_api.h>
+
+#include "fake_runtime.h"
+#include "op/memory.h"
+#include "test.h"
+
+static void reset(void)
+{
+    fake = (struct fake_device){.n_devices = 1, .driver = 14000, .sm = 90, .room = (size_t)1 << 30};
+}
+
+static void *opened(void)
+{
+    void *stream;
+    lathe_error err;
+    CHECK_OK(backend_cuda.open(&stream, NULL, NULL, &err), &err);
+    return stream;
+}
+
+static void check_refused(const char *says)
+{
+    void *stream;
+    lathe_error err;
+    CHECK_ERR(backend_cuda.open(&stream, NULL, NULL, &err), &err, LATHE_E_DEVICE, says);
+    CHECK(stream == NULL);
+}
+
+TEST(a_machine_that_cannot_run_it_is_told_why)
+{
+    reset();
+    fake.driver = 0;
+    check_refused("there is no NVIDIA driver");
+    fake.driver = 12040;
+    check_refused("the driver is of CUDA 12.4, this program needs");
+    reset();
+    fake.n_devices = 0;
+    check_refused("no NVIDIA GPU is visible");
+    reset();
+    fake.sm = 75;
+    check_refused("Fake GPU has compute capability 7.5; this program was built for 80 90 120a");
+    fake.sm = 121; /* code for 12.0 alone */
+    check_refused("12.1");
+    static const int good[] = {80, 86, 89, 90, 120};
+    for (int i = 0; i < 5; i++) {
+        fake.sm = good[i];
+        backend_cuda.close(opened());
+    }
+}
+
+TEST(memory_that_is_not_there_is_told_with_numbers)
+{
+    reset();
+    void *stream = opened(), *p;
+    lathe_error err;
+    CHECK_ERR(backend_cuda.alloc(stream, &p, (size_t)2 << 30, &err), &err, LATHE_E_MEMORY,
+              "2147483648 bytes wanted, 1073741824 of 2147483648 free");
+    CHECK(p == NULL);
+    CHECK_OK(backend_cuda.wait(stream, &err), &err); /* the stream goes on */
+    backend_cuda.close(stream);
+    CHECK_INT(fake.n_resets, 0);
+}
+
+/* An error of one call: told once, and the device goes on. */
+TEST(a_launch_that_fails_is_told_once)
+{
+    reset();
+    void *stream = opened();
+    struct rmsnorm_args a = {0};
+    lathe_error err;
+    fake.launch = cudaErrorInvalidConfiguration;
+    CHECK_ERR(backend_cuda.rmsnorm(stream, &a, &err), &err, LATHE_E_DEVICE, "error 9");
+    fake.launch = cudaErrorNoKernelImageForDevice;
+    CHECK_ERR(backend_cuda.rmsnorm(stream, &a, &err), &err, LATHE_E_DEVICE,
+              "no code for this GPU, which is sm_90; this program was built for 80 90 120a");
+    fake.launch = 0;
+    CHECK_OK(backend_cuda.rmsnorm(stream, &a, &err), &err);
+    CHECK_OK(backend_cuda.wait(stream, &err), &err);
+    backend_cuda.close(stream);
+    CHECK_INT(fake.n_resets, 0);
+}
+
+TEST(a_lost_device_is_reset_by_the_last_who_has_it)
+{
+    reset();
+    void *a = opened(), *b = opened();
+    lathe_error err;
+    fake.lost = cudaErrorIllegalAddress;
+    for (int i = 0; i < 2; i++)
+        CHECK_ERR(backend_cuda.wait(a, &err), &err, LATHE_E_DEVICE, "error 700");
+    check_refused("it is reset when all that were open then are closed");
+    backend_cuda.close(a);
+    check_refused("it is reset when all that were open then are closed");
+    CHECK_ERR(backend_cuda.wait(b, &err), &err, LATHE_E_DEVICE, "error 700");
+    CHECK_INT(fake.n_resets, 0);
+    backend_cuda.close(b);
+    CHECK_INT(fake.n_resets, 1);
+    a = opened();
+    CHECK_OK(backend_cuda.wait(a, &err), &err);
+    backend_cuda.close(a);
+    CHECK_INT(fake.n_resets, 1);
+    /* Nobody asked after the call that lost it. */
+    a = opened();
+    fake.lost = cudaErrorLaunchFailure;
+    backend_cuda.zero(a, NULL, 0);
+    backend_cuda.close(a);
+    CHECK_INT(fake.n_resets, 2);
+    backend_cuda.close(opened());
+}
+
+TEST(loading_with_many_threads)
+{
+    enum { BYTES = (41 << 20) + 13 };
+    reset();
+    void *stream = opened();
+    struct pool *pool;
+    struct memory m;
+    lathe_error err;
+    unsigned char *file = malloc(BYTES);
+    for (int i = 0; i < BYTES; i++)
+        file[i] = (unsigned char)(i * 31 + i / 977);
+    CHECK_OK(pool_open(&pool, 8, false, &err), &err);
+    struct tensor t = tensor_1d(file, DT_U8, BYTES), u = tensor_1d(file, DT_U8, 7);
+    memory_loose(&m, &backend_cuda, stream);
+    memory_weight(&m, &t);
+    memory_weight(&m, &u);
+    CHECK_OK(memory_load(&m, pool, NULL, NULL, &err), &err);
+    CHECK(t.data != file && memcmp(t.data, file, BYTES) == 0 && memcmp(u.data, file, 7) == 0);
+    memory_close(&m);
+
+    memory_loose(&m, &backend_cuda, stream);
+    t = tensor_1d(file, DT_U8, BYTES);
+    memory_weight(&m, &t);
+    fake.lost = cudaErrorLaunchFailure;
+    CHECK_ERR(memory_load(&m, pool, NULL, NULL, &err), &err, LATHE_E_DEVICE, "loading weights");
+    memory_close(&m);
+    backend_cuda.close(stream);
+    CHECK_INT(fake.n_resets, 1);
+    pool_close(pool);
+    free(file);
+}
