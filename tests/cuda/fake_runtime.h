@@ -13,6 +13,7 @@ struct fake_device {
     int launch; /* cudaError_t of every launch, which goes away when it is read */
     int lost;   /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
+    int refused; /* resets that fail first */
 };
 extern struct fake_device fake;
 

@@ -106,6 +106,16 @@ TEST(a_lost_device_is_reset_by_the_last_who_has_it)
     backend_cuda.close(a);
     CHECK_INT(fake.n_resets, 2);
     backend_cuda.close(opened());
+    /* A reset that fails is tried again: at once, and when the next one comes. */
+    a = opened();
+    fake.lost = cudaErrorLaunchFailure;
+    fake.refused = 5;
+    CHECK_ERR(backend_cuda.wait(a, &err), &err, LATHE_E_DEVICE, "error 719");
+    backend_cuda.close(a);
+    CHECK_INT(fake.refused, 3);
+    check_refused("cannot be reset in this process");
+    backend_cuda.close(opened());
+    CHECK_INT(fake.n_resets, 3);
 }
 
 TEST(loading_with_many_threads)

@@ -24,6 +24,15 @@ static struct {
     bool is_lost;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* Resets a lost device that no stream has any more. Called with the lock. The first call may still return what
+ * the device was lost to. */
+static void revive(void)
+{
+    for (int i = 0; i < 2 && process.is_lost && process.n_streams == 0; i++)
+        process.is_lost = cudaDeviceReset() != cudaSuccess;
+    (void)cudaGetLastError();
+}
+
 lathe_status cuda_error(struct gpu *c, cudaError_t e, const char *what, lathe_error *err)
 {
     if (e == cudaErrorMemoryAllocation)
@@ -120,11 +129,9 @@ static void close_stream(void *stream)
     free(c->batch_host);
     free(c);
     pthread_mutex_lock(&process.lock);
-    if (was_open && --process.n_streams == 0 && process.is_lost) {
-        (void)cudaDeviceReset();
-        (void)cudaGetLastError();
-        process.is_lost = false;
-    }
+    process.n_streams -= was_open;
+    if (process.is_lost)
+        revive();
     pthread_mutex_unlock(&process.lock);
 }
 
@@ -132,15 +139,19 @@ static void close_stream(void *stream)
 static lathe_status enter(struct gpu *c, lathe_error *err)
 {
     pthread_mutex_lock(&process.lock);
-    bool is_lost = process.is_lost;
+    if (process.is_lost)
+        revive();
+    bool is_lost = process.is_lost, in_use = process.n_streams > 0;
     c->is_open = !is_lost;
     process.n_streams += !is_lost;
     pthread_mutex_unlock(&process.lock);
-    if (is_lost)
-        return fail(err, LATHE_E_DEVICE,
-                    "CUDA: the device failed under another engine of this process; it is reset "
-                    "when all that were open then are closed");
-    return LATHE_OK;
+    if (!is_lost)
+        return LATHE_OK;
+    return fail(err, LATHE_E_DEVICE,
+                in_use
+                    ? "CUDA: the device failed under another engine of this process; it is reset "
+                      "when all that were open then are closed"
+                    : "CUDA: the device failed and cannot be reset in this process");
 }
 
 static lathe_status open_stream(void **stream, struct pool *pool, const char *isa, lathe_error *err)
