@@ -192,6 +192,50 @@ TEST(attention_reads_e4m3)
         }
 }
 
+/* Queries of any size over E4M3: far beyond F16, far below it, and both in one query. */
+TEST(attention_of_large_and_tiny_queries)
+{
+    enum { HD = 256, ROWS = 6, KEYS = 70 };
+    static const int32_t table[] = {0, 1};
+    static const double q_of[ROWS][2] = {{1e5, 0},       {1e5, 1e-3}, {0, 1e-3},
+                                         {1e-30, 1e-30}, {3e38, 0},   {-1e5, 30}};
+    static struct op_batch b;
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = 0; i < n; i++)
+        for (int prefill = 0; prefill < 2; prefill++) {
+            struct tensor q = op_tensor(DT_BF16, ROWS, HD, 0), o[2];
+            struct tensor k = op_tensor(DT_F8_E4M3, 128, HD, 0),
+                          v = op_tensor(DT_F8_E4M3, 128, HD, 0);
+            struct kv_pages kv = {tensor_4d(k.data, DT_F8_E4M3, 2, 64, 1, HD),
+                                  tensor_4d(v.data, DT_F8_E4M3, 2, 64, 1, HD), table, 2,
+                                  op_table(table, 2)};
+            struct rng r = {7};
+            op_fill(&q, 0);
+            op_fill(&k, 0);
+            op_fill_normal(&v, &r, 0, 1);
+            for (int t = 0; t < ROWS; t++) {
+                op_put(&q, t, 3, q_of[t][0]);
+                op_put(&q, t, 200, q_of[t][1]);
+            }
+            for (int s = 0; s < KEYS; s++) {
+                op_put(&k, s, 3, s % 5 * 0x1p-9);
+                op_put(&k, s, 200, s % 7 * 64 - 192);
+            }
+            op_batch_begin(&b, prefill ? PHASE_PREFILL : PHASE_DECODE);
+            op_batch_add(&b, 0, KEYS - ROWS, ROWS);
+            for (int e = 0; e < 2; e++) {
+                struct op_env *on = e ? &env[i] : op_ref();
+                op_case("%s, phase %d", on->name, (int)b.b.phase);
+                o[e] = op_tensor(DT_F32, ROWS, HD, 0);
+                op_attention(&on->exec, o[e], q, &kv, 0.01f, &b.b);
+                op_check_ok(on);
+            }
+            op_check_near("output", &o[1], &o[0], TOL_ATTENTION);
+            op_done();
+        }
+}
+
 /* More splits than may be in flight at once (8 MiB of sums): 24 of them for 16 rows of 24 heads. */
 TEST(attention_waves)
 {

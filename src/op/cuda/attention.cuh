@@ -260,8 +260,9 @@ __device__ __forceinline__ void clear_bad_values(K *v, int32_t *is_bad)
 }
 
 /* Queries n = 0 .. n_queries - 1 of the block, whose lo and hi are in shared memory (0 behind the last), and
- * q as fetch_queries brings it (where that gives factors, they hold `scale`), over positions [from, end). The sums of a tile start at zero and are then added in
- * F32, lowest parts of the weights first: tensor cores cut off what they add to a larger sum.
+ * q as fetch_queries brings it (where that gives factors, they hold `scale`), over positions [from, end).
+ * The sums of a tile start at zero and are then added in F32, lowest parts of the weights first: tensor cores
+ * cut off what they add to a larger sum.
  *
  * A value that is not finite would reach queries that do not see it, as 0 times NaN, and infinity in
  * three parts is NaN: where a sum is not finite the split is gone through again, such values zero in
