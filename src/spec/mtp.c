@@ -5,6 +5,7 @@
  * first and then its own results, at positions n - 1, n, ...: what it writes there is written again
  * before anything committed attends to it. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "cache/kv.h"
@@ -431,13 +432,67 @@ static unsigned char *kv_at(const struct drafter *d, const struct tensor *t, int
     return (unsigned char *)tensor_at(t, page) + (size_t)(pos % KV_PAGE) * width(d);
 }
 
-/* Appends n bytes of backend memory. */
-static void append(const struct drafter *d, struct buf *out, const void *p, size_t n,
-                   lathe_status *st, lathe_error *err)
+/* Positions from t on, below `end`, whose keys lie one behind the other. */
+static int32_t run_length(int32_t t, int32_t end)
 {
-    void *to = buf_grow(out, n);
-    if (to && !*st)
-        *st = d->o.backend->copy_out(d->o.stream, to, p, n, err);
+    int32_t whole = KV_PAGE - t % KV_PAGE;
+    return end - t < whole ? end - t : whole;
+}
+
+/* Appends keys and values of positions [0, n) of the slot, pair by pair. `rows` has room for two pages. */
+static lathe_status save_pairs(const struct drafter *d, int32_t slot, int32_t n,
+                               unsigned char *rows, struct buf *out, lathe_error *err)
+{
+    const struct backend *backend = d->o.backend;
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    size_t w = width(d);
+    for (int32_t t = 0, run; t < n; t += run) {
+        run = run_length(t, n);
+        size_t half = (size_t)run * w;
+        char *to = buf_grow(out, 2 * half);
+        if (!to)
+            return LATHE_OK; /* the buffer tells */
+        lathe_status st =
+            backend->copy_out(d->o.stream, rows, kv_at(d, &pages.k, slot, t), half, err);
+        if (!st)
+            st =
+                backend->copy_out(d->o.stream, rows + half, kv_at(d, &pages.v, slot, t), half, err);
+        if (st)
+            return st;
+        for (size_t i = 0; i < (size_t)run; i++, to += 2 * w) {
+            memcpy(to, rows + i * w, w);
+            memcpy(to + w, rows + half + i * w, w);
+        }
+    }
+    return LATHE_OK;
+}
+
+/* The other way. */
+static void load_pairs(const struct drafter *d, int32_t slot, int32_t n, unsigned char *rows,
+                       const unsigned char *at)
+{
+    const struct backend *backend = d->o.backend;
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    size_t w = width(d);
+    for (int32_t t = 0, run; t < n; t += run) {
+        run = run_length(t, n);
+        size_t half = (size_t)run * w;
+        for (size_t i = 0; i < (size_t)run; i++, at += 2 * w) {
+            memcpy(rows + i * w, at, w);
+            memcpy(rows + half + i * w, at + w, w);
+        }
+        backend->copy_in(d->o.stream, kv_at(d, &pages.k, slot, t), rows, half);
+        backend->copy_in(d->o.stream, kv_at(d, &pages.v, slot, t), rows + half, half);
+    }
+}
+
+static unsigned char *two_pages(const struct drafter *d, lathe_error *err)
+{
+    size_t bytes = 2 * (size_t)KV_PAGE * width(d);
+    unsigned char *rows = malloc(bytes);
+    if (!rows)
+        (void)fail_memory(err, bytes);
+    return rows;
 }
 
 /* Keys and values of each pair, the tokens' number less one of them, then the last hidden state. */
@@ -445,18 +500,21 @@ static lathe_status mtp_save(const struct drafter *d, int32_t slot, struct buf *
                              lathe_error *err)
 {
     const struct context *c = &d->slot[slot];
-    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
-    lathe_status st = LATHE_OK;
+    size_t hidden = (size_t)d->kept.dim[1] * dtype_size(d->o.act);
     if (c->n > 0 && c->n <= c->known)
         return fail(err, LATHE_E_UNSUPPORTED,
                     "mtp context: it was taken back by more than %d tokens", N_KEPT);
-    for (int32_t t = 0; t + 1 < c->n; t++) {
-        append(d, out, kv_at(d, &pages.k, slot, t), width(d), &st, err);
-        append(d, out, kv_at(d, &pages.v, slot, t), width(d), &st, err);
-    }
-    if (c->n > 0)
-        append(d, out, tensor_at(&d->kept, kept_row(slot, c->n - 1)),
-               (size_t)d->kept.dim[1] * dtype_size(d->o.act), &st, err);
+    if (c->n == 0)
+        return LATHE_OK;
+    unsigned char *rows = two_pages(d, err);
+    if (!rows)
+        return LATHE_E_MEMORY;
+    lathe_status st = save_pairs(d, slot, c->n - 1, rows, out, err);
+    free(rows);
+    void *to = st ? NULL : buf_grow(out, hidden);
+    if (to)
+        st = d->o.backend->copy_out(d->o.stream, to, tensor_at(&d->kept, kept_row(slot, c->n - 1)),
+                                    hidden, err);
     return st ? st : buf_check(out, "mtp context", err);
 }
 
@@ -477,12 +535,12 @@ static lathe_status mtp_load(struct drafter *d, int32_t slot, const void *bytes,
     lathe_status st = kv_cache_reserve(&d->kv, slot, (int32_t)pairs, err);
     if (st)
         return st;
-    const unsigned char *at = bytes;
-    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
-    for (int32_t t = 0; t < (int32_t)pairs; t++, at += pair) {
-        backend->copy_in(d->o.stream, kv_at(d, &pages.k, slot, t), at, width(d));
-        backend->copy_in(d->o.stream, kv_at(d, &pages.v, slot, t), at + width(d), width(d));
-    }
+    unsigned char *rows = two_pages(d, err);
+    if (!rows)
+        return LATHE_E_MEMORY;
+    load_pairs(d, slot, (int32_t)pairs, rows, bytes);
+    free(rows);
+    const unsigned char *at = (const unsigned char *)bytes + pairs * pair;
     c->n = (int32_t)pairs + 1;
     c->known = c->n - 1;
     backend->copy_in(d->o.stream, tensor_at(&d->kept, kept_row(slot, c->known)), at, hidden);
