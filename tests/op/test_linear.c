@@ -521,7 +521,7 @@ TEST(prompt_panels)
         SKIP("there is no GPU");
     need_prompt_kernels();
     CHECK_OK(env->backend->alloc(env->stream, &memory, ROOM, &err), &err);
-    for (int f = WF_FP8_TENSOR; f < WF_COUNT; f++) {
+    for (int f = WF_FP8_ROW; f < WF_COUNT; f++) {
         struct random_weight x = random_weight((enum weight_format_id)f, ROWS, COLS, DT_F32, 0, &r);
         struct tensor in = op_tensor(DT_BF16, T, COLS, 0);
         struct tensor want = op_tensor(DT_F32, T, ROWS, 0), y = op_tensor(DT_F32, T, ROWS, 0);
