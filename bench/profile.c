@@ -110,6 +110,12 @@ struct opened {
     void *stream;
 };
 
+static void print_log(void *ctx, lathe_log_level level, const char *line)
+{
+    (void)ctx, (void)level;
+    fprintf(stderr, "profile: %s\n", line);
+}
+
 static void must(lathe_status st, const lathe_error *err)
 {
     if (st) {
@@ -209,6 +215,7 @@ int main(int argc, char **argv)
     enum phase p = strcmp(phase, "decode") == 0    ? PHASE_DECODE
                    : strcmp(phase, "prefill") == 0 ? PHASE_PREFILL
                                                    : PHASE_VERIFY;
+    lathe_log_set(print_log, NULL);
     must(model_open(&o.model, dir, &err), &err);
     must(backend_cuda.open(&o.stream, NULL, NULL, &err), &err);
     raw = backend_cuda.native(o.stream);
