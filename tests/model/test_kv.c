@@ -97,7 +97,7 @@ static int32_t answer(lathe_engine *e, const char *text, int32_t *token, int32_t
 
 TEST(speculation_equals_plain_on_e4m3)
 {
-    enum { MOST = 96 };
+    enum { MOST = 48 };
     static const char *const spec[] = {"mtp", "dflash2", "dflash2+ngram"};
     static const char *const text[] = {
         "A kiln is", "Once upon a time there was a fox.",
@@ -111,7 +111,7 @@ TEST(speculation_equals_plain_on_e4m3)
             CHECK_INT(answer(plain, text[i], want[i], most, &none), most);
         CHECK_INT(none, 0);
         lathe_engine_close(plain);
-        for (int s = 0; s < 3; s++) {
+        for (int s = 0; s < (act[a] == LATHE_BF16 ? 3 : 1); s++) {
             int32_t accepted = 0;
             lathe_engine *e = open_nano(LATHE_F8_E4M3, act[a], spec[s]);
             for (int i = 0; i < 3; i++) {
