@@ -57,6 +57,21 @@ TIMED(gated_delta_rule, a->o, NULL)
 TIMED(rmsnorm_gated, a->y, NULL)
 TIMED(gather_rows, a->y, NULL)
 
+static bool timed_linears(void *stream, const struct linear_args *a, int n)
+{
+    struct weight all = *a->w;
+    for (int i = 1; i < n; i++)
+        all.rows += a[i].w->rows;
+    note("linears", &a->y, &all);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    if (!backend_cuda.linears(stream, a, n))
+        return false;
+    (void)cudaEventRecord(call[n_calls].end, raw);
+    if (n_calls + 1 < MAX_CALLS)
+        n_calls++;
+    return true;
+}
+
 struct line {
     char name[64];
     double ms, flops;
@@ -151,6 +166,7 @@ static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t row
     USE(embed), USE(rmsnorm), USE(linear), USE(silu_mul), USE(qk_norm_rope), USE(kv_append);
     USE(attention), USE(attention_gate), USE(gdn_gates), USE(causal_conv1d_silu);
     USE(gated_delta_rule), USE(rmsnorm_gated), USE(gather_rows);
+    timed.linears = timed_linears;
     int times = phase == PHASE_PREFILL ? 3 : TIMES;
     for (int i = 0; i < 3; i++)
         run(o, phase, pos, rows);

@@ -29,8 +29,8 @@ static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
 
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
-    op_linear(x, r.mixed, u, &w->in_proj_qkv);
-    op_linear(x, z, u, &w->in_proj_z);
+    op_linears(x, 2, (struct tensor[]){r.mixed, z}, u,
+               (const struct weight *[]){&w->in_proj_qkv, &w->in_proj_z});
     op_gdn_gates(x, r.g, r.beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
     op_causal_conv1d_silu(x, r.qkv, r.mixed, w->conv1d, tail, b);
     op_gated_delta_rule(x, o, r.qkv, r.g, r.beta, S, &heads, b);
@@ -58,9 +58,8 @@ void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, str
     struct tensor o = exec_tmp(x, DT_F32, T, q_dim);
 
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
-    op_linear(x, qg, u, &w->q_proj);
-    op_linear(x, k, u, &w->k_proj);
-    op_linear(x, v, u, &w->v_proj);
+    op_linears(x, 3, (struct tensor[]){qg, k, v}, u,
+               (const struct weight *[]){&w->q_proj, &w->k_proj, &w->v_proj});
     op_qk_norm_rope(x, q, k, qg, w->q_norm, w->k_norm, d->head_dim, d->rms_eps, rope, b);
     op_kv_append(x, kv, k, v, b);
     op_attention(x, o, q, kv, 1.0f / sqrtf((float)d->head_dim), b);
@@ -79,8 +78,8 @@ void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct ten
     struct tensor up = exec_tmp(x, h.dtype, T, d->mlp);
 
     op_rmsnorm(x, u, h, l->post_attention_layernorm, d->rms_eps);
-    op_linear(x, gate, u, &l->mlp.gate_proj);
-    op_linear(x, up, u, &l->mlp.up_proj);
+    op_linears(x, 2, (struct tensor[]){gate, up}, u,
+               (const struct weight *[]){&l->mlp.gate_proj, &l->mlp.up_proj});
     op_silu_mul(x, gate, gate, up);
     op_linear_add(x, h, gate, &l->mlp.down_proj);
     exec_pop(x, mark);

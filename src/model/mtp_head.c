@@ -51,8 +51,8 @@ void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
 
     fuse(x, m, b, hidden, u);
     op_rmsnorm(x, u, u, l->input_layernorm, d->rms_eps);
-    op_linear(x, k, u, &l->attn.k_proj);
-    op_linear(x, v, u, &l->attn.v_proj);
+    op_linears(x, 2, (struct tensor[]){k, v}, u,
+               (const struct weight *[]){&l->attn.k_proj, &l->attn.v_proj});
     op_qk_norm_rope(x, q, k, q, l->attn.q_norm, l->attn.k_norm, d->head_dim, d->rms_eps, rope, b);
     op_kv_append(x, kv, k, v, b);
     exec_phase(x, outside);

@@ -8,9 +8,9 @@ void place_weight(struct memory *m, struct weight *w)
 
 static void place_mlp(struct memory *p, struct mlp *m)
 {
-    place_weight(p, &m->gate_proj);
-    place_weight(p, &m->up_proj);
-    place_weight(p, &m->down_proj);
+    memory_matrix(p, &m->gate_proj);
+    memory_matrix(p, &m->up_proj);
+    memory_matrix(p, &m->down_proj);
 }
 
 static void place_layer(struct memory *p, struct layer *l)
@@ -18,22 +18,22 @@ static void place_layer(struct memory *p, struct layer *l)
     memory_weight(p, &l->input_layernorm);
     memory_weight(p, &l->post_attention_layernorm);
     if (l->is_full_attention) {
-        place_weight(p, &l->attn.q_proj);
-        place_weight(p, &l->attn.k_proj);
-        place_weight(p, &l->attn.v_proj);
-        place_weight(p, &l->attn.o_proj);
+        memory_matrix(p, &l->attn.q_proj);
+        memory_matrix(p, &l->attn.k_proj);
+        memory_matrix(p, &l->attn.v_proj);
+        memory_matrix(p, &l->attn.o_proj);
         memory_weight(p, &l->attn.q_norm);
         memory_weight(p, &l->attn.k_norm);
     } else {
-        place_weight(p, &l->gdn.in_proj_qkv);
-        place_weight(p, &l->gdn.in_proj_z);
+        memory_matrix(p, &l->gdn.in_proj_qkv);
+        memory_matrix(p, &l->gdn.in_proj_z);
         place_weight(p, &l->gdn.in_proj_a);
         place_weight(p, &l->gdn.in_proj_b);
         memory_weight(p, &l->gdn.conv1d);
         memory_weight(p, &l->gdn.A_log);
         memory_weight(p, &l->gdn.dt_bias);
         memory_weight(p, &l->gdn.norm);
-        place_weight(p, &l->gdn.out_proj);
+        memory_matrix(p, &l->gdn.out_proj);
     }
     place_mlp(p, &l->mlp);
 }
@@ -44,12 +44,12 @@ void model_place(struct memory *p, struct model *m)
     if (m->dims.tied_head)
         m->lm_head = m->embed_tokens;
     else
-        place_weight(p, &m->lm_head);
+        memory_matrix(p, &m->lm_head);
     memory_weight(p, &m->norm);
     for (int32_t i = 0; i < m->dims.n_layers; i++)
         place_layer(p, &m->layers[i]);
     if (m->dims.has_mtp) {
-        place_weight(p, &m->mtp.fc);
+        memory_matrix(p, &m->mtp.fc);
         memory_weight(p, &m->mtp.pre_fc_norm_embedding);
         memory_weight(p, &m->mtp.pre_fc_norm_hidden);
         memory_weight(p, &m->mtp.norm);

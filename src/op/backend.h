@@ -178,6 +178,12 @@ struct backend {
     lathe_status (*wait)(void *stream, lathe_error *err);
     /* The device's own stream, for clocks; NULL on the host. */
     void *(*native)(void *stream);
+    /* Puts the words of matrices that only linear reads in the order of its kernels, where it has one that
+     * suits them; their memory is the backend's own. NULL: there is no such order. */
+    lathe_status (*arrange)(void *stream, struct weight *const *w, size_t n, lathe_error *err);
+    /* Makes n products of one input at once, if it can and they need no scratch; what fails is reported by the
+     * next operator. NULL: it never can. */
+    bool (*linears)(void *stream, const struct linear_args *a, int n);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

@@ -2,19 +2,25 @@
 
 #include "op/run.h"
 
-static void linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
-                   bool add)
+/* Fails the step where operands contradict each other. */
+static void check(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
+                  bool add)
 {
     OP_BEGIN(x);
     OP_REQUIRE(x, "linear", in.n_dims == 2 && in.dim[0] >= 1 && is_act(in.dtype));
     OP_REQUIRE(x, "linear", in.dim[1] == w->cols && in.stride >= in.dim[1]);
     OP_REQUIRE(x, "linear", y.dtype == in.dtype || (y.dtype == DT_F32 && !add));
     OP_REQUIRE(x, "linear", is_matrix(&y, y.dtype, in.dim[0], w->rows));
-    if (!x->backend->has_linear(w->format, in.dtype)) {
+    if (!x->backend->has_linear(w->format, in.dtype))
         exec_fail(x, LATHE_E_UNSUPPORTED, "backend %s has no linear of %s weights with %s rows",
                   x->backend->name, weight_formats[w->format].name, dtype_name(in.dtype));
-        return;
-    }
+}
+
+static void linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
+                   bool add)
+{
+    check(x, y, in, w, add);
+    OP_BEGIN(x);
     struct linear_args a = {.y = y, .in = in, .w = w, .add = add, .phase = x->phase};
     size_t mark = exec_push(x), scratch = x->backend->linear_scratch(x->stream, &a);
     a.scratch = exec_tmp(x, DT_U8, 1, (int64_t)scratch);
@@ -34,4 +40,22 @@ void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct w
 void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const struct weight *w)
 {
     linear(x, h, in, w, true);
+}
+
+void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
+                const struct weight *const *w)
+{
+    enum { MOST = 4 };
+    struct linear_args a[MOST];
+    bool (*linears)(void *, const struct linear_args *, int) = x->backend->linears;
+    OP_REQUIRE(x, "linears", n >= 1 && n <= MOST);
+    for (int i = 0; i < n; i++) {
+        check(x, y[i], in, w[i], false);
+        a[i] = (struct linear_args){.y = y[i], .in = in, .w = w[i], .phase = x->phase};
+    }
+    OP_BEGIN(x);
+    if (!x->planning && linears && linears(x->stream, a, n))
+        return;
+    for (int i = 0; i < n; i++)
+        linear(x, y[i], in, w[i], false);
 }

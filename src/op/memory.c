@@ -73,6 +73,7 @@ void memory_close(struct memory *m)
     region_close(&m->cache);
     region_close(&m->workspace);
     free(m->load);
+    free(m->matrix);
     *m = (struct memory){0};
 }
 
@@ -143,6 +144,28 @@ void memory_weight(struct memory *m, struct tensor *t)
         m->status = place(m, t, &m->err);
 }
 
+static lathe_status note_matrix(struct memory *m, struct weight *w, lathe_error *err)
+{
+    if (m->n_matrices == m->matrix_room) {
+        size_t room = m->matrix_room ? 2 * m->matrix_room : 256;
+        struct weight **list = realloc(m->matrix, room * sizeof *list);
+        if (!list)
+            return fail_memory(err, room * sizeof *list);
+        m->matrix = list;
+        m->matrix_room = room;
+    }
+    m->matrix[m->n_matrices++] = w;
+    return LATHE_OK;
+}
+
+void memory_matrix(struct memory *m, struct weight *w)
+{
+    memory_weight(m, &w->codes);
+    memory_weight(m, &w->scales);
+    if (w->codes.data && !m->weights.measuring && m->weights.backend->arrange && !m->status)
+        m->status = note_matrix(m, w, &m->err);
+}
+
 lathe_status memory_load(struct memory *m, struct pool *pool, lathe_progress_fn progress,
                          void *progress_ctx, lathe_error *err)
 {
@@ -152,9 +175,13 @@ lathe_status memory_load(struct memory *m, struct pool *pool, lathe_progress_fn 
         *err = m->err;
     if (!st && m->n_loads)
         st = r->backend->load(r->stream, pool, m->load, m->n_loads, progress, progress_ctx, err);
+    if (!st && m->n_matrices)
+        st = r->backend->arrange(r->stream, m->matrix, m->n_matrices, err);
     free(m->load);
+    free(m->matrix);
     m->load = NULL;
-    m->n_loads = m->load_room = 0;
+    m->matrix = NULL;
+    m->n_loads = m->load_room = m->n_matrices = m->matrix_room = 0;
     if (st)
         error_context(err, "loading weights");
     return st;

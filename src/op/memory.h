@@ -24,6 +24,8 @@ struct memory {
     size_t host;             /* bytes of the host's memory that measuring found beside them */
     struct load *load;       /* [n_loads]: weights that are placed and not yet copied or read */
     size_t n_loads, load_room;
+    struct weight **matrix; /* [n_matrices], of them, those that the backend may arrange */
+    size_t n_matrices, matrix_room;
     lathe_status status; /* the first failure of memory_weight */
     lathe_error err;
 };
@@ -43,7 +45,10 @@ lathe_status region_take(struct region *r, void **p, size_t bytes, lathe_error *
 /* Places a tensor of a mapped file (no-op without data): its view then points to the backend's memory, or stays
  * where the backend reads the files. The values are there after memory_load. */
 void memory_weight(struct memory *m, struct tensor *t);
-/* Copies the weights placed so far, by all threads of the pool; where they stay, reads every page once, so that
+/* The same for codes and scales of a matrix that only linear reads: memory_load lets the backend put it in the
+ * order of its kernels. `w` stays where it is until then. */
+void memory_matrix(struct memory *m, struct weight *w);
+/* Copies and arranges the weights placed so far, by all threads of the pool; where they stay, reads every page once, so that
  * the first tokens do not wait for the disk. Reports "loading". */
 lathe_status memory_load(struct memory *m, struct pool *pool, lathe_progress_fn progress,
                          void *progress_ctx, lathe_error *err);

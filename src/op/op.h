@@ -37,6 +37,10 @@ void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor
  *   in [T, cols] act;  y [T, rows] act or F32;  W any format. The rows' phase is that of exec_phase. */
 void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w);
 
+/* op_linear of n <= 4 matrices with one input, where a backend can in one go. */
+void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
+                const struct weight *const *w);
+
 /* h[t,r] += sum_c W[r,c] * in[t,c], the sum in F32 and rounded once.  h [T, rows] act. */
 void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const struct weight *w);
 

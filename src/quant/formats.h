@@ -3,6 +3,8 @@
 #ifndef LATHE_QUANT_FORMATS_H
 #define LATHE_QUANT_FORMATS_H
 
+#include <stdbool.h>
+
 #include "base/error.h"
 #include "tensor/tensor.h"
 
@@ -33,6 +35,8 @@ struct weight {
                              no data for the others */
     float global; /* multiplier of all: FP8_TENSOR's scale, NVFP4's second-level scale (where the
                      file stores a divisor, its reciprocal); 1 for the others */
+    bool tiled;   /* a backend's arrange put the words into an order of its own: only its linear and what
+                     it shares with linear read them */
 };
 
 struct weight_format {

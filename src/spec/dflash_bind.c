@@ -155,33 +155,33 @@ lathe_status dflash_weights_open(struct dflash_weights *w, struct dflash_config 
 static void place_conv(struct memory *p, struct dflash_conv *w)
 {
     memory_weight(p, &w->base_kernel);
-    place_weight(p, &w->kernel_projection);
+    memory_matrix(p, &w->kernel_projection);
 }
 
 void dflash_weights_place(struct dflash_weights *w, const struct dflash_config *c, struct memory *p)
 {
-    place_weight(p, &w->fc);
+    memory_matrix(p, &w->fc);
     memory_weight(p, &w->hidden_norm);
     memory_weight(p, &w->norm);
-    place_weight(p, &w->hidden_projection);
+    memory_matrix(p, &w->hidden_projection);
     place_weight(p, &w->before);
     place_weight(p, &w->after);
     place_weight(p, &w->confidence);
     place_weight(p, &w->embed_tokens);
-    place_weight(p, &w->lm_head);
+    memory_matrix(p, &w->lm_head);
     for (int32_t i = 0; i < c->dims.n_layers; i++) {
         struct dflash_layer *l = &w->layers[i];
         memory_weight(p, &l->input_layernorm);
         memory_weight(p, &l->post_attention_layernorm);
-        place_weight(p, &l->q_proj);
-        place_weight(p, &l->k_proj);
-        place_weight(p, &l->v_proj);
-        place_weight(p, &l->o_proj);
+        memory_matrix(p, &l->q_proj);
+        memory_matrix(p, &l->k_proj);
+        memory_matrix(p, &l->v_proj);
+        memory_matrix(p, &l->o_proj);
         memory_weight(p, &l->q_norm);
         memory_weight(p, &l->k_norm);
-        place_weight(p, &l->mlp.gate_proj);
-        place_weight(p, &l->mlp.up_proj);
-        place_weight(p, &l->mlp.down_proj);
+        memory_matrix(p, &l->mlp.gate_proj);
+        memory_matrix(p, &l->mlp.up_proj);
+        memory_matrix(p, &l->mlp.down_proj);
         place_conv(p, &l->attention_conv);
         place_conv(p, &l->mlp_conv);
     }

@@ -21,8 +21,8 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
     op_rmsnorm(x, t, t, d->weights.hidden_norm, c->rms_eps);
     for (int32_t i = 0; i < c->n_layers; i++) {
         const struct dflash_layer *l = &d->weights.layers[i];
-        op_linear(x, k, t, &l->k_proj);
-        op_linear(x, v, t, &l->v_proj);
+        op_linears(x, 2, (struct tensor[]){k, v}, t,
+                   (const struct weight *[]){&l->k_proj, &l->v_proj});
         op_qk_norm_rope(x, none, k, none, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope,
                         b);
         exec_tap(x, "context_k", i, &k);
@@ -90,9 +90,8 @@ static void attention(struct exec *x, const struct drafter *d, int32_t i, struct
 
     op_rmsnorm(x, u, h, l->input_layernorm, c->rms_eps);
     struct tensor in = prepare(x, d, &l->attention_conv, delta, y, u);
-    op_linear(x, q, in, &l->q_proj);
-    op_linear(x, k, in, &l->k_proj);
-    op_linear(x, v, in, &l->v_proj);
+    op_linears(x, 3, (struct tensor[]){q, k, v}, in,
+               (const struct weight *[]){&l->q_proj, &l->k_proj, &l->v_proj});
     op_qk_norm_rope(x, q, k, q, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope, b);
     op_block_attention(x, o, q, &d->context.ring[i], k, v, window, 1.0f / sqrtf((float)c->head_dim),
                        b);
@@ -114,8 +113,8 @@ static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct 
 
     op_rmsnorm(x, u, h, l->post_attention_layernorm, c->rms_eps);
     struct tensor in = prepare(x, d, &l->mlp_conv, delta, y, u);
-    op_linear(x, gate, in, &l->mlp.gate_proj);
-    op_linear(x, up, in, &l->mlp.up_proj);
+    op_linears(x, 2, (struct tensor[]){gate, up}, in,
+               (const struct weight *[]){&l->mlp.gate_proj, &l->mlp.up_proj});
     op_silu_mul(x, gate, gate, up);
     finish(x, d, &l->mlp_conv, delta, h, y, gate, &l->mlp.down_proj);
     exec_pop(x, mark);

@@ -104,6 +104,7 @@ static struct op_tol tolerance(const struct weight *w, const struct tensor *in, 
 
 struct linear_arg {
     const struct weight *w;
+    const struct weight *arranged; /* for a backend that has an order of its own; may be NULL */
     bool add;
     enum phase phase;
 };
@@ -112,12 +113,63 @@ static void run(struct exec *x, const struct op_rows *p, const struct tensor *in
                 const struct tensor *out, int64_t first, int64_t n)
 {
     const struct linear_arg *a = p->arg;
+    const struct weight *w = a->arranged && x->backend->arrange ? a->arranged : a->w;
     (void)first, (void)n;
     (void)exec_phase(x, a->phase);
     if (a->add)
-        op_linear_add(x, out[0], in[0], a->w);
+        op_linear_add(x, out[0], in[0], w);
     else
-        op_linear(x, out[0], in[0], a->w);
+        op_linear(x, out[0], in[0], w);
+}
+
+/* A copy of w that the backend has put in its order. */
+static struct random_weight arranged(const struct op_env *e, const struct weight *w)
+{
+    struct random_weight x = {.w = *w};
+    struct weight *list = &x.w;
+    lathe_error err;
+    size_t n = (size_t)tensor_elements(&w->codes) * dtype_size(w->codes.dtype);
+    x.codes = op_alloc(n);
+    CHECK(x.codes);
+    x.w.codes.data = memcpy(x.codes, w->codes.data, n);
+    if (w->scales.data) {
+        n = (size_t)tensor_elements(&w->scales) * dtype_size(w->scales.dtype);
+        x.scales = op_alloc(n);
+        CHECK(x.scales);
+        x.w.scales.data = memcpy(x.scales, w->scales.data, n);
+    }
+    CHECK_OK(e->backend->arrange(e->stream, &list, 1, &err), &err);
+    return x;
+}
+
+static void check_weight(struct random_weight *x, bool arrange, enum dtype act, enum dtype out,
+                         bool add, int64_t T, enum phase phase, struct rng *r)
+{
+    int n_envs;
+    int64_t rows = x->w.rows, cols = x->w.cols;
+    struct random_weight other = {0};
+    if (arrange)
+        other = arranged(op_envs(&n_envs), &x->w);
+    CHECK(other.w.tiled == arrange);
+    struct linear_arg arg = {&x->w, arrange ? &other.w : NULL, add, phase};
+    int64_t gap = rng_below(r, 9);
+    struct op_rows p = {
+        .T = T,
+        .in = {op_tensor(act, T, cols, gap)},
+        .out = {op_tensor(out, T, rows, 0)},
+        .n_in = 1,
+        .n_out = 1,
+        .run = run,
+        .arg = &arg,
+    };
+    op_fill_normal(&p.in[0], r, 0, 1);
+    op_fill_normal(&p.out[0], r, 0, 3);
+    p.tol = tolerance(&x->w, &p.in[0], out, phase);
+    op_rows_check(&p, -1, "%s%s [%lld, %lld], T %lld, %s to %s%s%s, gap %lld",
+                  weight_formats[x->w.format].name, arrange ? ", arranged" : "", (long long)rows,
+                  (long long)cols, (long long)T, dtype_name(act), dtype_name(out),
+                  add ? ", add" : "", phase == PHASE_PREFILL ? ", prefill" : "", (long long)gap);
+    release(&other);
 }
 
 static void check_phase(enum weight_format_id format, enum dtype act, enum dtype out, bool add,
@@ -128,24 +180,7 @@ static void check_phase(enum weight_format_id format, enum dtype act, enum dtype
     struct random_weight x =
         random_weight(format, rows, cols, scales,
                       rows % 16 || cols % 128 ? (size_t)(1 + rng_below(&r, 63)) : 64, &r);
-    struct linear_arg arg = {&x.w, add, phase};
-    int64_t gap = rng_below(&r, 9);
-    struct op_rows p = {
-        .T = T,
-        .in = {op_tensor(act, T, cols, gap)},
-        .out = {op_tensor(out, T, rows, 0)},
-        .n_in = 1,
-        .n_out = 1,
-        .run = run,
-        .arg = &arg,
-    };
-    op_fill_normal(&p.in[0], &r, 0, 1);
-    op_fill_normal(&p.out[0], &r, 0, 3);
-    p.tol = tolerance(&x.w, &p.in[0], out, phase);
-    op_rows_check(&p, -1, "%s [%lld, %lld], T %lld, %s to %s%s%s, gap %lld",
-                  weight_formats[format].name, (long long)rows, (long long)cols, (long long)T,
-                  dtype_name(act), dtype_name(out), add ? ", add" : "",
-                  phase == PHASE_PREFILL ? ", prefill" : "", (long long)gap);
+    check_weight(&x, false, act, out, add, T, phase, &r);
     release(&x);
 }
 
@@ -540,6 +575,154 @@ TEST(prompt_panels)
         release(&x);
     }
     env->backend->free(env->stream, memory);
+}
+
+/* ---- Arranged matrices: those of a backend with an order of its own ---- */
+
+static const enum weight_format_id tiled_formats[] = {WF_FP8_TENSOR, WF_FP8_ROW, WF_FP8_BLOCK,
+                                                      WF_NVFP4};
+
+/* Scales as files have them: positive, zero, or subnormal. */
+static struct random_weight random_tiled(enum weight_format_id format, int64_t rows, int64_t cols,
+                                         struct rng *r)
+{
+    struct random_weight x = random_weight(format, rows, cols, rows % 32 ? DT_F32 : DT_BF16, 0, r);
+    for (int64_t i = 0; format == WF_NVFP4 && i < rows * cols / 16; i++)
+        x.scales[i] &= 0x7F;
+    return x;
+}
+
+/* The same matrices in the order of a backend's kernels. */
+TEST(arranged)
+{
+    static const int64_t shape[][2] = {{16, 128}, {48, 256}, {128, 1152}, {32, 5120}, {16, 17408}};
+    static const int64_t T[] = {1, 3, 8, 9, 16, 17, 40};
+    int n_envs;
+    struct rng r = {11};
+    if (!op_envs(&n_envs)->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    for (size_t f = 0; f < 4; f++)
+        for (size_t i = 0; i < 5; i++)
+            for (size_t t = 0; t < 7; t += test_quick() ? 3 : 1) {
+                struct random_weight x =
+                    random_tiled(tiled_formats[f], shape[i][0], shape[i][1], &r);
+                check_weight(&x, true, DT_BF16, DT_BF16, t % 2, T[t], PHASE_DECODE, &r);
+                check_weight(&x, true, DT_BF16, DT_F32, false, T[t], PHASE_DECODE, &r);
+                if (shape[i][1] < 10000)
+                    check_weight(&x, true, DT_F32, DT_F32, t % 2, T[t], PHASE_DECODE, &r);
+                release(&x);
+            }
+}
+
+/* A prompt's rows have kernels of their own, which know the order too. */
+TEST(arranged_prompt_rows)
+{
+    int n_envs;
+    struct rng r = {13};
+    if (!op_envs(&n_envs)->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    need_prompt_kernels();
+    for (size_t f = 0; f < 4; f++)
+        for (int64_t T = 17; T < 200; T += 133) {
+            struct random_weight x = random_tiled(tiled_formats[f], 1040, 1152, &r);
+            check_weight(&x, true, DT_BF16, DT_BF16, true, T, PHASE_PREFILL, &r);
+            check_weight(&x, true, DT_BF16, DT_F32, false, T, PHASE_PREFILL, &r);
+            release(&x);
+        }
+}
+
+/* Every code at every place of a tile, exactly; and what keeps a matrix as it was. */
+TEST(arranged_codes)
+{
+    enum { ROWS = 256, COLS = 384 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {12};
+    if (!env->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    for (size_t f = 0; f < 4; f++) {
+        struct random_weight x = random_tiled(tiled_formats[f], ROWS, COLS, &r);
+        for (int64_t row = 0; row < ROWS; row++)
+            for (int64_t c = 0; c < x.w.codes.dim[1]; c++) {
+                uint8_t code = (uint8_t)(row + c);
+                x.codes[row * x.w.codes.stride + c] =
+                    x.w.codes.dtype == DT_F8_E4M3 && (code & 0x7F) == 0x7F ? 1 : code;
+            }
+        if (tiled_formats[f] == WF_NVFP4) {
+            x.w.global = 0x1p-5f; /* the order of the two scales then does not matter */
+            for (int64_t k = 0; k < ROWS * COLS / 16; k++)
+                x.scales[k] = (uint8_t)(k % 0x7F);
+        }
+        struct random_weight tiled = arranged(env, &x.w);
+        CHECK(tiled.w.tiled);
+        struct tensor in = op_tensor(DT_BF16, COLS, COLS, 0);
+        struct tensor y = op_tensor(DT_F32, COLS, ROWS, 0);
+        for (int64_t t = 0; t < COLS; t++)
+            for (int64_t c = 0; c < COLS; c++)
+                op_put(&in, t, c, t == c);
+        op_case("%s, %s", env->name, weight_formats[tiled_formats[f]].name);
+        op_linear(&env->exec, y, in, &tiled.w);
+        op_check_ok(env);
+        float want[COLS];
+        for (int64_t row = 0; row < ROWS; row++) {
+            weight_formats[x.w.format].unpack(want, &x.w, row, 0, COLS);
+            for (int64_t t = 0; t < COLS; t++)
+                if (op_at(&y, t, row) != (double)want[t])
+                    OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t,
+                            op_at(&y, t, row), (double)want[t]);
+        }
+        release(&tiled);
+        if (tiled_formats[f] == WF_NVFP4)
+            x.scales[5] = 0x7F;
+        else
+            x.codes[1000] = 0xFF; /* NaN: no room for a check in the tiles' kernels */
+        tiled = arranged(env, &x.w);
+        CHECK(!tiled.w.tiled);
+        op_done();
+        release(&tiled);
+        release(&x);
+    }
+}
+
+/* Several matrices in one call give what each gives alone. */
+TEST(linears)
+{
+    enum { N = 3, COLS = 256 };
+    static const int64_t rows[N] = {48, 16, 160};
+    static const enum weight_format_id other[N] = {WF_BF16, WF_NVFP4, WF_FP8_ROW};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {14};
+    for (int f = 0; f <= WF_COUNT; f++) /* the last: formats mixed */
+        for (int i = 0; i < n_envs; i++) {
+            struct random_weight x[N], tiled[N];
+            const struct weight *w[N];
+            struct tensor in = op_tensor(DT_BF16, 9, COLS, 8), y[N], alone[N];
+            op_fill_normal(&in, &r, 0, 1);
+            for (int k = 0; k < N; k++) {
+                x[k] = random_tiled(f < WF_COUNT ? (enum weight_format_id)f : other[k], rows[k],
+                                    COLS, &r);
+                tiled[k] = (struct random_weight){0};
+                w[k] = &x[k].w;
+                if (env[i].backend->arrange) {
+                    tiled[k] = arranged(&env[i], &x[k].w);
+                    w[k] = &tiled[k].w;
+                }
+                y[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
+                alone[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
+                op_linear(&env[i].exec, alone[k], in, w[k]);
+            }
+            op_case("%s, format %d", env[i].name, f);
+            op_linears(&env[i].exec, N, y, in, w);
+            op_check_ok(&env[i]);
+            for (int k = 0; k < N; k++)
+                op_check_same("y", &y[k], &alone[k]);
+            op_done();
+            for (int k = 0; k < N; k++) {
+                release(&x[k]);
+                release(&tiled[k]);
+            }
+        }
 }
 
 TEST(refuses_contradictions)

@@ -313,6 +313,10 @@ static lathe_status cuda_copy_out(void *stream, void *dst, const void *src, size
 const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
 {
     size_t whole = (bytes + 255) & ~(size_t)255;
+    bool small = bytes <= sizeof c->sent;
+    /* A schedule names the same few sequences layer after layer. */
+    if (small && c->sent_device && bytes == c->sent_bytes && memcmp(p, c->sent, bytes) == 0)
+        return c->sent_device;
     cudaError_t e = bytes > CUDA_MAX_UPLOAD ? cudaErrorInvalidValue : ring_open(c);
     if (e) {
         note(c, e);
@@ -320,11 +324,16 @@ const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
     }
     if (c->ring_at + whole > CUDA_RING) {
         c->ring_at = 0;
-        c->batch_device = NULL; /* it may be written over from now on */
+        c->batch_device = c->sent_device = NULL; /* they may be written over from now on */
     }
     unsigned char *at = c->ring + c->ring_at;
     c->ring_at += whole;
     note(c, cudaMemcpyAsync(at, p, bytes, cudaMemcpyHostToDevice, c->stream));
+    if (small) {
+        memcpy(c->sent, p, bytes);
+        c->sent_bytes = bytes;
+        c->sent_device = at;
+    }
     return at;
 }
 
@@ -425,6 +434,8 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .native = native,
                                      .prompt_rows = 2048,
                                      .has_linear = has_linear,
+                                     .arrange = cuda_arrange,
+                                     .linears = cuda_linears,
                                      .linear_scratch = cuda_linear_scratch,
                                      .gdn_gates_scratch = cuda_gdn_gates_scratch,
                                      .attention_scratch = cuda_attention_scratch,

@@ -107,20 +107,14 @@ template <typename X> __device__ __forceinline__ X block_sum(X x)
 
 /* ---- Launching ------------------------------------------------------------------------------------
  *
- * A kernel that launch_next starts may begin while the one before it ends, from where all blocks of that one have
- * called let_next_begin or ended: what it wrote is there behind begin_kernel. Called before a kernel's last part
- * it saves the launch; called at its beginning it costs more than that, since what waits takes room. */
+ * A kernel that launch_next starts may begin when all blocks of the one before it have begun: what that one wrote is
+ * there behind begin_kernel, and what kernels before it wrote as well, since it waited for them. Only weights may be
+ * read earlier. */
 
-__device__ __forceinline__ void let_next_begin()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 __device__ __forceinline__ void begin_kernel()
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -23,6 +23,11 @@ struct gpu {
     unsigned char *ring;
     size_t ring_at;
 
+    /* The last small array that was sent, and where it is; NULL: it may be written over. */
+    unsigned char sent[256];
+    size_t sent_bytes;
+    const void *sent_device;
+
     /* The batch that is on the device: its arrays packed, and where. */
     unsigned char *batch_host;
     size_t batch_bytes;
@@ -65,6 +70,11 @@ struct cuda_batch {
 };
 lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch *out,
                         lathe_error *err);
+
+lathe_status cuda_arrange(void *stream, struct weight *const *w, size_t n, lathe_error *err);
+bool cuda_linears(void *stream, const struct linear_args *a, int n);
+/* op_linear with BF16 activations and a tiled matrix. */
+lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a, lathe_error *err);
 
 /* One function per operator, the entries of backend_cuda. */
 #define X(name)                                                                                    \

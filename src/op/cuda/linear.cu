@@ -198,7 +198,6 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
         }
     }
 
-    let_next_begin();
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -374,6 +373,8 @@ extern "C" lathe_status cuda_linear(void *stream, const struct linear_args *a, l
     struct gpu *c = cuda_of(stream);
     if (cuda_linear_prefill_takes(c, a))
         return cuda_linear_prefill(c, a, err);
+    if (a->w->tiled && a->in.dtype == DT_BF16)
+        return cuda_linear_tiled(c, a, err);
     bool mma = a->in.dtype == DT_BF16 && has_mma(a->w);
     switch (a->w->format) {
     case WF_F32:

@@ -6,10 +6,13 @@
  * blocks would have to change within a sum: there the scaled weight is two BF16 numbers, its rounded value and the
  * rounded rest, and the product is taken twice.
  *
+ * Sums that are added to y go through `finish` too: cuBLASLt would round them before it adds.
+ *
  * Panels, and how a product is computed, depend on the matrix and on y's dtype only. Rows fewer than LEAST_ROWS, and
  * rows that lie where cuBLASLt cannot reach them, go through copies. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
+#include "op/cuda/tiles.cuh"
 extern "C" {
 #include "op/cuda/gemm.h"
 }
@@ -40,18 +43,27 @@ __device__ __forceinline__ float scale_at(const unsigned char *scales, bool is_f
 }
 
 /* Eight neighbouring weights, as they lie. */
-template <weight_format_id F> struct unit_codes {
+template <weight_format_id F> struct eight_codes {
     uint32_t c[F == WF_NVFP4 ? 1 : 2];
     uint32_t nvfp4_scale;
     float scale;
 };
 
-template <weight_format_id F>
-__device__ __forceinline__ void load_unit(unit_codes<F> &u, const expand_args &a, uint32_t row,
+template <weight_format_id F, bool TILED>
+__device__ __forceinline__ void load_unit(eight_codes<F> &u, const expand_args &a, uint32_t row,
                                           uint32_t unit)
 {
     const unsigned char *p = a.codes + row * a.row_bytes;
-    if (F == WF_NVFP4) {
+    int64_t cols = 8 * (int64_t)a.row_units, col = 8 * (int64_t)unit;
+    if (TILED && F == WF_NVFP4) {
+        u.c[0] = *(const uint32_t *)(a.codes + e2m1_place(row, col, cols));
+        u.nvfp4_scale = a.scales[nvfp4_scale_place(row, unit / 2, cols)];
+    } else if (TILED) {
+        uint2 v = *(const uint2 *)(a.codes + fp8_place(row, col, cols));
+        u.c[0] = v.x, u.c[F == WF_NVFP4 ? 0 : 1] = v.y;
+        if (F == WF_FP8_BLOCK)
+            u.scale = scale_at(a.scales, a.scales_f32, row / 128 * a.scale_stride + unit / 16);
+    } else if (F == WF_NVFP4) {
         u.c[0] = ((const uint32_t *)p)[unit];
         u.nvfp4_scale = a.scales[row * a.scale_stride + unit / 2];
     } else {
@@ -63,10 +75,15 @@ __device__ __forceinline__ void load_unit(unit_codes<F> &u, const expand_args &a
 }
 
 /* Words of columns (0, 1), (2, 3) ... NVFP4 is 2^-NVFP4_SHIFT of its value. */
-template <weight_format_id F, bool REST>
-__device__ __forceinline__ uint4 expand_unit(const unit_codes<F> &u)
+template <weight_format_id F, bool REST, bool TILED>
+__device__ __forceinline__ uint4 expand_unit(const eight_codes<F> &u)
 {
     uint32_t w[4];
+    if (TILED && F == WF_NVFP4) {
+        uint32_t s = scale_pair(u.nvfp4_scale, 0);
+        return make_uint4(e2m1_pair<0>(u.c[0], s), e2m1_pair<1>(u.c[0], s), e2m1_pair<2>(u.c[0], s),
+                          e2m1_pair<3>(u.c[0], s));
+    }
     if (F == WF_NVFP4) {
         uint32_t s[2];
         nvfp4_scales(u.nvfp4_scale, s);
@@ -84,6 +101,10 @@ __device__ __forceinline__ uint4 expand_unit(const unit_codes<F> &u)
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t even, odd;
+        if (TILED) {
+            fp8_pairs(c[i], w[2 * i], w[2 * i + 1]);
+            continue;
+        }
         decode_fp8(c[i], even, odd);
         w[2 * i] = __byte_perm(even, odd, 0x5410);
         w[2 * i + 1] = __byte_perm(even, odd, 0x7632);
@@ -98,7 +119,7 @@ __device__ __forceinline__ uint4 expand_unit(const unit_codes<F> &u)
                 v = __floats2bfloat162_rn(x - __low2float(v), y - __high2float(v));
             w[i] = *(const uint32_t *)&v;
         }
-    if ((e4m3_nan(c[0]) | e4m3_nan(c[1])) & 0x80808080u)
+    if (!TILED && (e4m3_nan(c[0]) | e4m3_nan(c[1])) & 0x80808080u)
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if ((c[i / 4] >> (i % 4 * 8) & 0x7F) == 0x7F)
@@ -108,24 +129,24 @@ __device__ __forceinline__ uint4 expand_unit(const unit_codes<F> &u)
 
 /* A block expands THREADS * UNITS units. Bound by memory: for a weight 2 bytes are written, and 0.56 or 1 read. */
 enum { THREADS = 256, UNITS = 4 };
-template <weight_format_id F, bool REST>
+template <weight_format_id F, bool REST, bool TILED>
 __global__ void __launch_bounds__(THREADS) expand(expand_args a)
 {
     begin_kernel();
     uint32_t first = blockIdx.x * (THREADS * UNITS) + threadIdx.x;
     uint32_t row = first / a.row_units, unit = first % a.row_units;
-    unit_codes<F> u[UNITS];
+    eight_codes<F> u[UNITS];
 #pragma unroll
     for (int k = 0; k < UNITS; k++) {
         if (first + k * THREADS < a.n_units)
-            load_unit<F>(u[k], a, row, unit);
+            load_unit<F, TILED>(u[k], a, row, unit);
         for (unit += THREADS; unit >= a.row_units; unit -= a.row_units)
             row++;
     }
 #pragma unroll
     for (int k = 0; k < UNITS; k++)
         if (first + k * THREADS < a.n_units)
-            a.out[first + k * THREADS] = expand_unit<F, REST>(u[k]);
+            a.out[first + k * THREADS] = expand_unit<F, REST, TILED>(u[k]);
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------- */
@@ -238,9 +259,9 @@ static bool lies_well(const struct weight *w)
 }
 
 /* Are sums F32 in scratch before they become y? */
-static bool has_finish(const struct weight *w)
+static bool has_finish(const struct linear_args *a)
 {
-    return w->format == WF_FP8_ROW || w->format == WF_FP8_BLOCK;
+    return a->w->format == WF_FP8_ROW || a->w->format == WF_FP8_BLOCK || a->add;
 }
 
 /* Rows of W that are expanded together. */
@@ -271,11 +292,11 @@ static struct parts parts_of(const struct linear_args *a)
     int64_t T = a->in.dim[0], most = T > LEAST_ROWS ? T : LEAST_ROWS, n = panel_of(w);
     bool x_dense = a->in.stride == w->cols && is_reachable(&a->in);
     bool y_dense = a->y.stride == w->rows && is_reachable(&a->y);
-    size_t size = has_finish(w) ? sizeof(float) : dtype_size(a->y.dtype);
+    size_t size = has_finish(a) ? sizeof(float) : dtype_size(a->y.dtype);
     struct parts p = {
         .panel = w->format == WF_BF16 ? 0 : (size_t)(n * w->cols) * sizeof(bf16),
         .x = (size_t)((x_dense ? LEAST_ROWS : most) * w->cols) * sizeof(bf16),
-        .y = (size_t)((y_dense && !has_finish(w) ? LEAST_ROWS : most) * n) * size,
+        .y = (size_t)((y_dense && !has_finish(a) ? LEAST_ROWS : most) * n) * size,
     };
     return p;
 }
@@ -298,7 +319,7 @@ extern "C" bool cuda_linear_prefill_takes(const struct gpu *c, const struct line
     if (!is_prompt(c, a) || !lies_well(a->w))
         return false;
     int64_t n = panel_of(a->w), last = a->w->rows % n;
-    bool f32 = has_finish(a->w) || a->y.dtype == DT_F32;
+    bool f32 = has_finish(a) || a->y.dtype == DT_F32;
     return gemm_has(c->gemm, n, a->w->cols, f32) &&
            (last == 0 || gemm_has(c->gemm, last, a->w->cols, f32));
 }
@@ -322,8 +343,8 @@ static void launch_expand(struct gpu *c, const struct weight *w, int64_t row, in
         .n_units = (uint32_t)(n * w->cols / 8),
         .out = (uint4 *)out,
     };
-    launch_next(c->stream, expand<F, REST>, (unsigned)cuda_blocks(a.n_units, THREADS * UNITS),
-                THREADS, 0, a);
+    launch_next(c->stream, w->tiled ? expand<F, REST, true> : expand<F, REST, false>,
+                (unsigned)cuda_blocks(a.n_units, THREADS * UNITS), THREADS, 0, a);
 }
 
 static void launch_expansion(struct gpu *c, const struct weight *w, int64_t row, int64_t n,
@@ -381,7 +402,7 @@ static lathe_status multiply_panel(struct gpu *c, const struct linear_args *a, s
     int64_t T = a->in.dim[0];
     size_t size = dtype_size(a->y.dtype);
     unsigned char *y = (unsigned char *)a->y.data + (size_t)row * size;
-    bool finishes = has_finish(w), copies = !finishes && (g.T != T || !is_reachable(&a->y));
+    bool finishes = has_finish(a), copies = !finishes && (g.T != T || !is_reachable(&a->y));
     if (w->format == WF_BF16) {
         g.w = (const unsigned char *)w->codes.data + (size_t)(row * w->codes.stride) * sizeof(bf16);
         g.ldw = w->codes.stride;
@@ -393,9 +414,7 @@ static lathe_status multiply_panel(struct gpu *c, const struct linear_args *a, s
     g.d = finishes || copies ? y_copy : y;
     g.ldd = finishes || copies ? g.n : a->y.stride;
     g.alpha = alpha_of(w);
-    g.beta = a->add && !finishes ? 1.0f : 0.0f;
-    if (copies && a->add)
-        launch_copy(c, size, y_copy, g.n, y, a->y.stride, T, g.T, g.n);
+    g.beta = 0.0f;
     lathe_status st = gemm(c, &g, err);
     if (!st && w->format == WF_FP8_BLOCK) {
         launch_expand<WF_FP8_BLOCK, true>(c, w, row, g.n, panel);
@@ -421,7 +440,7 @@ extern "C" lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_a
         .ldx = a->in.stride,
         .k = w->cols,
         .T = T > LEAST_ROWS ? T : LEAST_ROWS,
-        .d_f32 = has_finish(w) || a->y.dtype == DT_F32,
+        .d_f32 = has_finish(a) || a->y.dtype == DT_F32,
     };
     if (g.T != T || !is_reachable(&a->in)) {
         launch_copy(c, sizeof(bf16), x, g.k, a->in.data, a->in.stride, T, g.T, g.k);

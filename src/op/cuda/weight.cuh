@@ -3,6 +3,7 @@
 #define LATHE_OP_CUDA_WEIGHT_CUH
 
 #include "op/cuda/cuda.cuh"
+#include "op/cuda/tiles.cuh"
 
 struct device_weight {
     const void *codes, *scales;
@@ -11,6 +12,7 @@ struct device_weight {
     float global;
     bool scales_f32; /* else BF16; NVFP4's are E4M3 */
     bool is_even;    /* codes and scales are aligned to their size */
+    bool tiled;
 };
 
 static inline struct device_weight device_weight_of(const struct weight *w)
@@ -27,6 +29,7 @@ static inline struct device_weight device_weight_of(const struct weight *w)
         .is_even =
             (uintptr_t)w->codes.data % dtype_size(w->codes.dtype) == 0 &&
             (!w->scales.data || (uintptr_t)w->scales.data % dtype_size(w->scales.dtype) == 0),
+        .tiled = w->tiled,
     };
     return d;
 }
@@ -62,6 +65,29 @@ __device__ __forceinline__ float e2m1_to_float(uint32_t code)
     return code & 8 ? -v : v;
 }
 
+__device__ __forceinline__ float fp8_at(const device_weight &w, int64_t row, int64_t col)
+{
+    const uint8_t *p = (const uint8_t *)w.codes;
+    if (!w.tiled)
+        return e4m3_to_float(p[row * w.stride + col]);
+    uint32_t word = *(const uint32_t *)(p + fp8_place(row, col, w.cols));
+    return e4m3_to_float((uint8_t)fp8_code(word, (int)(col % 4)));
+}
+
+__device__ __forceinline__ float nvfp4_at(const device_weight &w, int64_t row, int64_t col)
+{
+    const uint8_t *p = (const uint8_t *)w.codes, *s = (const uint8_t *)w.scales;
+    if (!w.tiled) {
+        uint32_t b = p[row * w.stride + col / 2];
+        return e2m1_to_float(col % 2 ? b >> 4 : b & 15) *
+               (e4m3_to_float(s[row * w.scale_stride + col / 16]) * w.global);
+    }
+    uint32_t word = *(const uint32_t *)(p + e2m1_place(row, col, w.cols));
+    uint32_t scale = s[nvfp4_scale_place(row, col / 16, w.cols)];
+    float f = __uint_as_float((scale << 20) + ((127 - 9) << 23));
+    return e2m1_to_float(e2m1_code(word, (int)(col % 8))) * (f * w.global);
+}
+
 template <weight_format_id F>
 __device__ __forceinline__ float weight_at(const device_weight &w, int64_t row, int64_t col)
 {
@@ -75,16 +101,13 @@ __device__ __forceinline__ float weight_at(const device_weight &w, int64_t row, 
     case WF_F16:
         return __half2float(__ushort_as_half((unsigned short)load_u16(p + 2 * i, w.is_even)));
     case WF_FP8_TENSOR:
-        return e4m3_to_float(p[i]) * w.global;
+        return fp8_at(w, row, col) * w.global;
     case WF_FP8_ROW:
-        return e4m3_to_float(p[i]) * weight_scale(w, row);
+        return fp8_at(w, row, col) * weight_scale(w, row);
     case WF_FP8_BLOCK:
-        return e4m3_to_float(p[i]) * weight_scale(w, row / 128 * w.scale_stride + col / 128);
-    default: {
-        uint32_t b = p[row * w.stride + col / 2];
-        float s = e4m3_to_float(((const uint8_t *)w.scales)[row * w.scale_stride + col / 16]);
-        return e2m1_to_float(col % 2 ? b >> 4 : b & 15) * (s * w.global);
-    }
+        return fp8_at(w, row, col) * weight_scale(w, row / 128 * w.scale_stride + col / 128);
+    default:
+        return nvfp4_at(w, row, col);
     }
 }
 
