@@ -248,6 +248,8 @@ static void launch_mma_256(cudaStream_t stream, const struct attention *a, int32
         launch_mma<256, 1, K>(stream, a, chunks, splits);
     else if (queries <= 16)
         launch_mma<256, 2, K>(stream, a, chunks, splits);
+    else if (queries <= 24)
+        launch_mma<256, 3, K>(stream, a, chunks, splits);
     else if (queries <= 32)
         launch_mma<256, 4, K>(stream, a, chunks, splits);
     else
