@@ -139,7 +139,9 @@ void spec_close(struct lathe_engine *e)
     *s = (struct spec){0};
 }
 
-/* How many drafts the slot may use: no row beyond the context, no token beyond the request's limit. */
+/* How many drafts the slot may use: no row beyond the context. A strict request takes none beyond its limit
+ * either; by rejection the tokens of a round depend on how many are drafted, which its limit, a matter of
+ * where the output is cut, must not change. */
 static int32_t room(const struct lathe_engine *e, const struct slot *s)
 {
     const lathe_request *r = s->request;
@@ -150,7 +152,7 @@ static int32_t room(const struct lathe_engine *e, const struct slot *s)
         k = r->draft_k;
     if (k > positions)
         k = positions;
-    return k > tokens ? tokens : k;
+    return k > tokens && e->spec.acceptance == ACCEPT_STRICT ? tokens : k;
 }
 
 /* Sets what a request asks for; false if drafts do not pay now. */

@@ -474,6 +474,23 @@ t_speculation_changes_nothing() {
     one_line_error
 }
 
+# By rejection a seed's tokens depend on how many are drafted, but not on where the output is cut.
+t_rejection_does_not_depend_on_the_limit() {
+    for spec in dflash2 mtp; do
+        set -- run -m $M -p "Tell me a story about a cat." --no-think --seed 5 --temp 1.2 \
+            --rejection --spec $spec
+        run "$@" -n 40
+        code 0
+        cp "$T/out" "$T/long"
+        for n in 2 9 16 23; do
+            run "$@" -n $n
+            head -c "$(($(wc -c <"$T/out") - 1))" "$T/out" >"$T/short" # less the line's end
+            cmp -s -n "$(wc -c <"$T/short")" "$T/short" "$T/long" ||
+                bad "$spec: $n tokens are not the first of 40: $(cat "$T/out")"
+        done
+    done
+}
+
 t_tool_call() {
     cat >"$T/tools.json" <<'END'
 [{"type": "function", "function": {"name": "order_status", "description": "Get the status of an order.", "parameters": {"type": "object", "properties": {"id": {"type": "integer", "description": "The order number"}}, "required": ["id"]}}}]
