@@ -49,21 +49,12 @@ template <weight_format_id F> struct eight_codes {
     float scale;
 };
 
-template <weight_format_id F, bool TILED>
+template <weight_format_id F>
 __device__ __forceinline__ void load_unit(eight_codes<F> &u, const expand_args &a, uint32_t row,
                                           uint32_t unit)
 {
     const unsigned char *p = a.codes + row * a.row_bytes;
-    int64_t cols = 8 * (int64_t)a.row_units, col = 8 * (int64_t)unit;
-    if (TILED && F == WF_NVFP4) {
-        u.c[0] = *(const uint32_t *)(a.codes + e2m1_place(row, col, cols));
-        u.nvfp4_scale = a.scales[nvfp4_scale_place(row, unit / 2, cols)];
-    } else if (TILED) {
-        uint2 v = *(const uint2 *)(a.codes + fp8_place(row, col, cols));
-        u.c[0] = v.x, u.c[F == WF_NVFP4 ? 0 : 1] = v.y;
-        if (F == WF_FP8_BLOCK)
-            u.scale = scale_at(a.scales, a.scales_f32, row / 128 * a.scale_stride + unit / 16);
-    } else if (F == WF_NVFP4) {
+    if (F == WF_NVFP4) {
         u.c[0] = ((const uint32_t *)p)[unit];
         u.nvfp4_scale = a.scales[row * a.scale_stride + unit / 2];
     } else {
@@ -129,7 +120,7 @@ __device__ __forceinline__ uint4 expand_unit(const eight_codes<F> &u)
 
 /* A block expands THREADS * UNITS units. Bound by memory: for a weight 2 bytes are written, and 0.56 or 1 read. */
 enum { THREADS = 256, UNITS = 4 };
-template <weight_format_id F, bool REST, bool TILED>
+template <weight_format_id F, bool REST>
 __global__ void __launch_bounds__(THREADS) expand(expand_args a)
 {
     begin_kernel();
@@ -139,14 +130,68 @@ __global__ void __launch_bounds__(THREADS) expand(expand_args a)
 #pragma unroll
     for (int k = 0; k < UNITS; k++) {
         if (first + k * THREADS < a.n_units)
-            load_unit<F, TILED>(u[k], a, row, unit);
+            load_unit<F>(u[k], a, row, unit);
         for (unit += THREADS; unit >= a.row_units; unit -= a.row_units)
             row++;
     }
 #pragma unroll
     for (int k = 0; k < UNITS; k++)
         if (first + k * THREADS < a.n_units)
-            a.out[first + k * THREADS] = expand_unit<F, REST, TILED>(u[k]);
+            a.out[first + k * THREADS] = expand_unit<F, REST, false>(u[k]);
+}
+
+/* The same of a tiled matrix. A warp takes a unit of a strip; its lanes read as those of linear_tiles.cu do, and write
+ * 64 neighbouring bytes to each of eight rows at once. */
+template <weight_format_id F, bool REST>
+__global__ void __launch_bounds__(THREADS) expand_tiled(expand_args a)
+{
+    enum { PIECES = F == WF_NVFP4 ? 2 : 4 }; /* of 16 bytes, a lane's */
+    begin_kernel();
+    uint32_t warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    uint32_t strip_units = a.row_units / (UNIT_COLS / 8);
+    uint32_t strip = warp / strip_units, unit = warp % strip_units;
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    if (warp >= a.n_units / (STRIP_ROWS * UNIT_COLS / 8))
+        return;
+    const uint4 *p =
+        (const uint4 *)(a.codes + strip * (STRIP_ROWS * a.row_bytes)) + unit * (PIECES * 32) + lane;
+    uint4 v[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        v[i] = p[32 * i];
+    uint32_t scales[2] = {};
+    eight_codes<F> u;
+    if (F == WF_NVFP4) {
+        uint2 s =
+            ((const uint2 *)(a.scales +
+                             strip * (STRIP_ROWS *
+                                      a.scale_stride)))[unit * (UNIT_COLS / 8) + 2 * g + q / 2];
+        scales[0] = s.x, scales[1] = s.y;
+    } else if (F == WF_FP8_BLOCK) {
+        u.scale =
+            scale_at(a.scales, a.scales_f32, strip / (128 / STRIP_ROWS) * a.scale_stride + unit);
+    }
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+        int h = F == WF_NVFP4 ? i : i / 2;
+        uint4 *out =
+            a.out + (strip * STRIP_ROWS + g + 8 * h) * a.row_units + unit * (UNIT_COLS / 8) + q;
+        if (F == WF_NVFP4) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                u.c[0] = w[j];
+                u.nvfp4_scale = scales[h] >> 8 * j & 255;
+                out[4 * j] = expand_unit<F, REST, true>(u);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                u.c[0] = w[2 * k], u.c[F == WF_NVFP4 ? 0 : 1] = w[2 * k + 1];
+                out[8 * (i % 2) + 4 * k] = expand_unit<F, REST, true>(u);
+            }
+        }
+    }
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------- */
@@ -343,8 +388,13 @@ static void launch_expand(struct gpu *c, const struct weight *w, int64_t row, in
         .n_units = (uint32_t)(n * w->cols / 8),
         .out = (uint4 *)out,
     };
-    launch_next(c->stream, w->tiled ? expand<F, REST, true> : expand<F, REST, false>,
-                (unsigned)cuda_blocks(a.n_units, THREADS * UNITS), THREADS, 0, a);
+    if (w->tiled)
+        launch_next(c->stream, expand_tiled<F, REST>,
+                    (unsigned)cuda_blocks(a.n_units / (STRIP_ROWS * UNIT_COLS / 8), THREADS / 32),
+                    THREADS, 0, a);
+    else
+        launch_next(c->stream, expand<F, REST>, (unsigned)cuda_blocks(a.n_units, THREADS * UNITS),
+                    THREADS, 0, a);
 }
 
 static void launch_expansion(struct gpu *c, const struct weight *w, int64_t row, int64_t n,
