@@ -112,6 +112,12 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     return LATHE_OK;
 }
 
+/* Rows that are appended at once: no more are committed than the context has. */
+static int32_t append_rows(const struct drafter *d)
+{
+    return d->o.max_rows < d->o.n_ctx ? d->o.max_rows : d->o.n_ctx;
+}
+
 /* The peak of appending n rows of one slot. */
 static lathe_status plan_append(struct drafter *d, int32_t n, size_t *peak, lathe_error *err)
 {
@@ -154,10 +160,10 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     lathe_status st = LATHE_OK;
     size_t peak = 0;
     /* Kernels choose their scratch by the number of rows: the small counts are planned one by one. */
-    for (int32_t n = 1; n <= 64 && n <= d->o.max_rows && !st; n++)
+    for (int32_t n = 1; n <= 64 && n <= append_rows(d) && !st; n++)
         st = plan_append(d, n, &peak, err);
     if (!st)
-        st = plan_append(d, d->o.max_rows, &peak, err);
+        st = plan_append(d, append_rows(d), &peak, err);
     for (int32_t n = 1; n <= d->o.n_slots && !st; n++)
         for (int32_t most = 1; most <= d->max_draft && !st; most++)
             st = plan_blocks(d, n, most, &peak, err);
@@ -299,8 +305,8 @@ static lathe_status dflash_committed(struct drafter *d, const struct committed *
     if (!st && c->n > d->o.n_ctx - c->pos)
         st = fail(err, LATHE_E_CONTEXT, "%d positions, the context has %d", c->pos + c->n,
                   d->o.n_ctx);
-    for (int32_t i = rows_to_skip(d, c->n); i < c->n && !st; i += d->o.max_rows) {
-        int32_t n = c->n - i < d->o.max_rows ? c->n - i : d->o.max_rows;
+    for (int32_t i = rows_to_skip(d, c->n); i < c->n && !st; i += append_rows(d)) {
+        int32_t n = c->n - i < append_rows(d) ? c->n - i : append_rows(d);
         dflash_batch_begin(d);
         dflash_batch_add(d, c->slot, c->pos + i, NULL, n);
         exec_begin(&d->x);

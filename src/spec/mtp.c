@@ -55,9 +55,11 @@ static size_t tensor_bytes(const struct tensor *t)
     return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
 }
 
+/* Rows of a batch: no more are committed at once than the context has. */
 static int32_t max_rows(const struct drafter *d)
 {
-    return d->o.max_rows > d->o.n_slots ? d->o.max_rows : d->o.n_slots;
+    int32_t n = d->o.max_rows < d->o.n_ctx ? d->o.max_rows : d->o.n_ctx;
+    return n > d->o.n_slots ? n : d->o.n_slots;
 }
 
 static void shape(struct drafter *d)
@@ -113,7 +115,8 @@ static unsigned char *cut(struct tensor *t, unsigned char *at)
 
 static lathe_status open_arrays(struct drafter *d, lathe_error *err)
 {
-    size_t n = (size_t)max_rows(d), n_slots = (size_t)d->o.n_slots;
+    int32_t most = d->o.max_rows > d->o.n_slots ? d->o.max_rows : d->o.n_slots;
+    size_t n = (size_t)most, n_slots = (size_t)d->o.n_slots;
     d->slot = calloc(n_slots, sizeof *d->slot);
     d->token = calloc(n, sizeof *d->token);
     d->slot_of = calloc(n, sizeof *d->slot_of);

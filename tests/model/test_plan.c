@@ -119,13 +119,13 @@ TEST(what_does_not_fit_is_refused_with_numbers)
     lathe_memory_plan plan;
     lathe_engine *e;
     lathe_error err;
-    o.memory = 50 * 1000 * 1000;
+    o.memory = 64 * 1000 * 1000;
     CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_MEMORY, "a context of 32768 in 1 slot");
     check_sum(&plan);
     CHECK_INT(plan.n_ctx, 32768);
     CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "KV cache 67.1 MB");
     CHECK(e == NULL);
-    CHECK(strstr(err.message, "it may take 50.0 MB; a context of "));
+    CHECK(strstr(err.message, "it may take 64.0 MB; a context of "));
     o.memory = 1000 * 1000;
     CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "no context fits");
     o.n_ctx = LATHE_CTX_AUTO;
