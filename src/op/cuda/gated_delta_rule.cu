@@ -2,8 +2,8 @@
  * that all of them, and any cut of a sequence into batches, give the same bits.
  *
  * Columns of S do not meet. A block has COLS of them of one v head of one sequence: each of its WARPS
- * consumer warps holds 8, as 16 groups of lanes along dk times 2 lanes of 4 columns. One more warp
- * prepares the next rows meanwhile: it normalises q and k, and takes exp(g).
+ * consumer warps holds 8, as 16 groups of lanes along dk times 2 lanes of 4 columns. PRODUCERS more warps
+ * prepare the next rows meanwhile, all their loads at once: they normalise q and k, and take exp(g).
  *
  * One reduction a row serves both products, since o = S'^T q^ with S' = decay S + k^ d^T is
  * decay S^T q^ + (k^ . q^) d. */
@@ -12,7 +12,8 @@
 enum {
     WARPS = 4,
     COLS = WARPS * 8,
-    THREADS = (WARPS + 1) * 32,
+    PRODUCERS = 4,
+    THREADS = (WARPS + PRODUCERS) * 32,
 };
 
 struct delta {
@@ -22,9 +23,8 @@ struct delta {
     int64_t qkv_stride, g_stride, beta_stride, S_stride, o_stride; /* elements */
     int32_t n_k, n_v, dk, dv, slices;
     const struct batch_seq *seq;
-    bool store;    /* S is advanced */
-    bool wide_S;   /* four columns of S in one access */
-    bool wide_qkv; /* four of q and k in one access */
+    bool store;  /* S is advanced */
+    bool wide_S; /* four columns of S in one access */
 };
 
 /* What consumers need of some rows. */
@@ -65,47 +65,56 @@ __device__ __forceinline__ float4 times(float4 a, float b)
     return make_float4(a.x * b, a.y * b, a.z * b, a.w * b);
 }
 
-/* By one warp: `n` rows from row t of the batch. */
-template <typename T, int PER_LANE, int ROWS>
+/* `n` rows from row t of the batch, by the producers together. WIDE: four of q and k in one access. */
+template <typename T, int PER_LANE, int ROWS, bool WIDE>
 __device__ __forceinline__ void prepare(const struct delta &a, struct rows<PER_LANE, ROWS> *to,
                                         int64_t t, int n, int head, int col)
 {
-    enum { FOURS = (16 * PER_LANE + 127) / 128 };
-    int lane = threadIdx.x % 32, k_head = head / (a.n_v / a.n_k);
+    enum { FOURS = (16 * PER_LANE + 127) / 128, EACH = ROWS / PRODUCERS };
+    int lane = threadIdx.x % 32, first = threadIdx.x / 32 - WARPS, k_head = head / (a.n_v / a.n_k);
     int64_t q_at = (int64_t)k_head * a.dk, k_at = (int64_t)(a.n_k + k_head) * a.dk;
     int64_t v_at = 2 * (int64_t)a.n_k * a.dk + (int64_t)head * a.dv + col;
-#pragma unroll 4
-    for (int r = 0; r < n; r++, t++) {
-        const T *row = (const T *)a.qkv + t * a.qkv_stride;
-        float4 q[FOURS], k[FOURS];
+    float4 q[EACH][FOURS], k[EACH][FOURS];
+    float v[EACH], g[EACH], beta[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int64_t at = t + min(first + j * PRODUCERS, n - 1);
+        const T *row = (const T *)a.qkv + at * a.qkv_stride;
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            q[i] = four(row + q_at, i * 128 + lane * 4, a.dk, a.wide_qkv);
-            k[i] = four(row + k_at, i * 128 + lane * 4, a.dk, a.wide_qkv);
+            q[j][i] = four(row + q_at, i * 128 + lane * 4, a.dk, WIDE);
+            k[j][i] = four(row + k_at, i * 128 + lane * 4, a.dk, WIDE);
         }
-        float v = col + lane < a.dv ? to_float(row[v_at + lane]) : 0;
-        float g = a.g[t * a.g_stride + head], beta = a.beta[t * a.beta_stride + head];
+        v[j] = col + lane < a.dv ? to_float(row[v_at + lane]) : 0;
+        g[j] = a.g[at * a.g_stride + head];
+        beta[j] = a.beta[at * a.beta_stride + head];
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int r = first + j * PRODUCERS;
         float qq = 0, kk = 0, kq = 0;
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            qq = dot4(q[i], q[i], qq);
-            kk = dot4(k[i], k[i], kk);
-            kq = dot4(k[i], q[i], kq);
+            qq = dot4(q[j][i], q[j][i], qq);
+            kk = dot4(k[j][i], k[j][i], kk);
+            kq = dot4(k[j][i], q[j][i], kq);
         }
         qq = warp_sum(qq);
         kk = warp_sum(kk);
         kq = warp_sum(kq);
+        if (r >= n)
+            continue;
         float k_scale = 1.0f / sqrtf(kk + 1e-6f);
         float q_scale = 1.0f / sqrtf(qq + 1e-6f) / sqrtf((float)a.dk);
 #pragma unroll
         for (int i = 0; i < FOURS; i++)
             if (i * 128 + lane * 4 < 16 * PER_LANE) {
-                *(float4 *)&to->q[r][i * 128 + lane * 4] = times(q[i], q_scale);
-                *(float4 *)&to->k[r][i * 128 + lane * 4] = times(k[i], k_scale);
+                *(float4 *)&to->q[r][i * 128 + lane * 4] = times(q[j][i], q_scale);
+                *(float4 *)&to->k[r][i * 128 + lane * 4] = times(k[j][i], k_scale);
             }
-        to->v[r][lane] = v;
+        to->v[r][lane] = v[j];
         if (lane == 0)
-            to->scalars[r] = make_float4(expf(g), beta, kq * k_scale * q_scale, 0);
+            to->scalars[r] = make_float4(expf(g[j]), beta[j], kq * k_scale * q_scale, 0);
     }
 }
 
@@ -172,7 +181,7 @@ __device__ __forceinline__ void consume(const struct delta &a,
 
 /* dk <= 16 * PER_LANE. Any number of rows. A decoded row is bound by reading and writing S; long
  * sequences by the chain of additions from row to row. */
-template <typename T, int PER_LANE, int ROWS>
+template <typename T, int PER_LANE, int ROWS, bool WIDE>
 __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
 {
     begin_kernel();
@@ -183,8 +192,9 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
     int at = col + warp * 8 + lane % 2 * 4; /* first of the lane's columns */
     float *S = a.S + s.slot * a.S_stride + (int64_t)head * a.dk * a.dv + at;
     float x[PER_LANE][4];
-    if (warp == WARPS) {
-        prepare<T>(a, &buffer[0], s.first_row, min(ROWS, s.n_rows), head, col);
+    if (warp >= WARPS) {
+        prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[0], s.first_row, min(ROWS, s.n_rows), head,
+                                         col);
     } else {
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
@@ -198,17 +208,17 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
     for (int32_t first = 0; first < s.n_rows; first += ROWS) {
         int now = first / ROWS % 2;
         __syncthreads();
-        if (warp == WARPS) {
+        if (warp >= WARPS) {
             int32_t next = first + ROWS;
             if (next < s.n_rows)
-                prepare<T>(a, &buffer[!now], s.first_row + (int64_t)next,
-                           min(ROWS, s.n_rows - next), head, col);
+                prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[!now], s.first_row + (int64_t)next,
+                                                 min(ROWS, s.n_rows - next), head, col);
         } else {
             consume(a, &buffer[now], x, s.first_row + (int64_t)first, min(ROWS, s.n_rows - first),
                     head, col);
         }
     }
-    if (!a.store || warp == WARPS)
+    if (!a.store || warp >= WARPS)
         return;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
@@ -239,12 +249,16 @@ static void launch(cudaStream_t stream, struct delta *a, const struct tensor *qk
     size_t size = qkv->dtype == DT_F32 ? 4 : 2;
     a->slices = (a->dv + COLS - 1) / COLS;
     a->wide_S = a->dv % 4 == 0 && aligned(a->S, a->S_stride, 4, 16);
-    a->wide_qkv = a->dk % 4 == 0 && aligned(a->qkv, a->qkv_stride, size, 4 * size);
+    bool wide = a->dk % 4 == 0 && aligned(a->qkv, a->qkv_stride, size, 4 * size);
     unsigned blocks = (unsigned)(n_seqs * a->n_v * a->slices);
-    if (a->dk <= 128)
-        WITH_ACT(qkv->dtype, T, launch_next(stream, delta_rule<T, 8, 16>, blocks, THREADS, 0, *a));
-    else
-        WITH_ACT(qkv->dtype, T, launch_next(stream, delta_rule<T, 32, 4>, blocks, THREADS, 0, *a));
+    WITH_ACT(qkv->dtype, T, {
+        if (a->dk > 128)
+            launch_next(stream, delta_rule<T, 32, 4, false>, blocks, THREADS, 0, *a);
+        else if (wide)
+            launch_next(stream, delta_rule<T, 8, 16, true>, blocks, THREADS, 0, *a);
+        else
+            launch_next(stream, delta_rule<T, 8, 16, false>, blocks, THREADS, 0, *a);
+    });
 }
 
 static struct delta delta_of(const struct tensor *qkv, const struct tensor *g,
