@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "op/cuda/cuda.h"
 #include "op/cuda/gemm.h"
@@ -21,15 +22,17 @@
 static struct {
     pthread_mutex_t lock;
     int n_streams;
-    bool is_lost;
+    bool is_lost, was_reset;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Resets a lost device that no stream has any more. Called with the lock. The first call may still return what
  * the device was lost to. */
 static void revive(void)
 {
-    for (int i = 0; i < 2 && process.is_lost && process.n_streams == 0; i++)
+    for (int i = 0; i < 2 && process.is_lost && process.n_streams == 0; i++) {
         process.is_lost = cudaDeviceReset() != cudaSuccess;
+        process.was_reset = true;
+    }
     (void)cudaGetLastError();
 }
 
@@ -83,6 +86,20 @@ static bool is_built_for(int sm)
 
 bool cuda_overlaps;
 
+/* A device that was reset may take a while to be there again. */
+static cudaError_t set_device(int device)
+{
+    enum { TIMES = 100 };
+    const struct timespec pause = {.tv_nsec = 30000000};
+    cudaError_t e = cudaSetDevice(device);
+    for (int i = 0; i < TIMES && e == cudaErrorDevicesUnavailable && process.was_reset; i++) {
+        (void)nanosleep(&pause, NULL);
+        (void)cudaGetLastError();
+        e = cudaSetDevice(device);
+    }
+    return e;
+}
+
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
@@ -100,7 +117,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e == cudaErrorNoDevice || (!e && n == 0))
         return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
     if (!e)
-        e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
+        e = set_device(c->device); /* the first that is visible, which is every thread's own */
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
     if (e)
