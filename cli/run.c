@@ -1,10 +1,10 @@
 /* lathe run: one answer. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "answer.h"
 #include "args.h"
+#include "base/file.h"
 #include "cli.h"
 #include "messages.h"
 
@@ -44,6 +44,7 @@ struct run {
     const char *stats; /* json, text or NULL */
     int64_t n_logprobs;
     const char *logprobs_file;
+    struct file_out logprobs; /* there only after an answer */
 
     struct buf text;               /* the prompt */
     struct buf turns, array, tool; /* the conversation as JSON */
@@ -117,19 +118,12 @@ static lathe_status open_logprobs(struct run *r, struct answer *a, lathe_error *
 {
     if (!options_given(&r->options, "--logprobs"))
         return LATHE_OK;
-    a->logprobs = r->logprobs_file ? fopen(r->logprobs_file, "w") : stderr;
-    if (!a->logprobs)
-        return fail(err, LATHE_E_IO, "%s: %s", r->logprobs_file, strerror(errno));
-    return LATHE_OK;
-}
-
-static lathe_status close_logprobs(struct run *r, struct answer *a, lathe_error *err)
-{
-    if (!r->logprobs_file || !a->logprobs)
-        return LATHE_OK;
-    bool bad = ferror(a->logprobs) != 0;
-    if (fclose(a->logprobs) != 0 || bad)
-        return fail(err, LATHE_E_IO, "%s: %s", r->logprobs_file, strerror(errno));
+    if (r->logprobs_file) {
+        lathe_status st = file_out_open(&r->logprobs, r->logprobs_file, err);
+        if (st)
+            return st;
+    }
+    a->logprobs = r->logprobs_file ? r->logprobs.file : stderr;
     return LATHE_OK;
 }
 
@@ -151,12 +145,11 @@ static lathe_status answer_prompt(struct run *r, lathe_engine *engine, const lat
     if (st)
         return st;
     o.n_logprobs = a->logprobs ? (int32_t)r->n_logprobs : -1;
-    lathe_error close_err;
     st = answer_run(a, engine, &o, err);
-    if (close_logprobs(r, a, &close_err) && !st) {
-        st = close_err.status;
-        *err = close_err;
-    }
+    if (!st && r->logprobs.file)
+        st = file_out_commit(&r->logprobs, err);
+    else
+        file_out_discard(&r->logprobs);
     return st;
 }
 

@@ -11,27 +11,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static lathe_status open_regular(const char *path, int *fd, size_t *size, lathe_error *err)
+static lathe_status open_to_read(const char *path, int flags, int *fd, struct stat *sb,
+                                 lathe_error *err)
 {
-    struct stat sb;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (*fd < 0)
         return fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
-    if (fstat(*fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
+    if (fstat(*fd, sb) != 0) {
+        lathe_status st = fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
         close(*fd);
-        return fail(err, LATHE_E_IO, "%s: not a regular file", path);
+        return st;
     }
-    *size = (size_t)sb.st_size;
     return LATHE_OK;
 }
 
 lathe_status file_map(struct file *f, const char *path, lathe_error *err)
 {
     int fd;
+    struct stat sb;
     *f = (struct file){0};
-    lathe_status st = open_regular(path, &fd, &f->size, err);
+    lathe_status st = open_to_read(path, O_NONBLOCK, &fd, &sb, err); /* no waiting for a pipe */
     if (st)
         return st;
+    if (!S_ISREG(sb.st_mode)) {
+        close(fd);
+        return fail(err, LATHE_E_IO, "%s: not a regular file", path);
+    }
+    f->size = (size_t)sb.st_size;
     if (f->size) {
         void *p = mmap(NULL, f->size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
@@ -76,8 +82,8 @@ void file_will_need(const void *p, size_t n)
 lathe_status file_read(struct buf *out, const char *path, lathe_error *err)
 {
     int fd;
-    size_t size;
-    lathe_status st = open_regular(path, &fd, &size, err);
+    struct stat sb;
+    lathe_status st = open_to_read(path, 0, &fd, &sb, err);
     if (st)
         return st;
     char chunk[16384];
@@ -103,41 +109,134 @@ bool file_exists(const char *path)
     return stat(path, &sb) == 0;
 }
 
-lathe_status file_write(const char *path, const void *data, size_t n, lathe_error *err)
+/* Where symbolic links lead, also if nothing is there yet. Heap string, NULL with errno. */
+static char *follow(const char *path)
+{
+    enum { MOST_LINKS = 40 };
+    char *at = strdup(path);
+    for (int i = 0; at && i < MOST_LINKS; i++) {
+        char link[4096];
+        ssize_t n = readlink(at, link, sizeof link);
+        if (n < 0)
+            return at;
+        const char *slash = strrchr(at, '/');
+        size_t dir = slash && (n == 0 || link[0] != '/') ? (size_t)(slash - at) + 1 : 0;
+        char *next = (size_t)n < sizeof link ? malloc(dir + (size_t)n + 1) : NULL;
+        if (next) {
+            memcpy(next, at, dir);
+            memcpy(next + dir, link, (size_t)n);
+            next[dir + (size_t)n] = 0;
+        }
+        free(at);
+        at = next;
+        if (!next)
+            errno = ENAMETOOLONG;
+    }
+    if (at)
+        errno = ELOOP;
+    free(at);
+    return NULL;
+}
+
+/* A new file beside path, with the permissions that the process gives new files. */
+static int open_beside(const char *path, char **name)
+{
+    enum { TRIES = 1000 };
+    size_t room = strlen(path) + 40;
+    *name = malloc(room);
+    if (!*name) {
+        errno = ENOMEM;
+        return -1;
+    }
+    for (int i = 0; i < TRIES; i++) {
+        (void)snprintf(*name, room, "%s.%ld.%d", path, (long)getpid(), i);
+        int fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0)
+            return fd;
+        if (errno != EEXIST)
+            break;
+    }
+    free(*name);
+    *name = NULL;
+    return -1;
+}
+
+lathe_status file_out_open(struct file_out *o, const char *path, lathe_error *err)
 {
     struct stat sb;
-    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode)) /* rename would put a file in its place */
-        return fail(err, LATHE_E_IO, "%s: not a regular file", path);
-    size_t len = strlen(path);
-    char *tmp = malloc(len + 8);
-    if (!tmp)
-        return fail_memory(err, len + 8);
-    memcpy(tmp, path, len);
-    memcpy(tmp + len, ".XXXXXX", 8);
-    lathe_status st = LATHE_OK;
-    int fd = mkstemp(tmp);
-    if (fd < 0) {
-        st = fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
-        free(tmp);
-        return st;
-    }
-    const char *p = data;
-    while (n && !st) {
-        ssize_t k = write(fd, p, n);
-        if (k < 0 && errno != EINTR)
-            st = fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
-        else if (k > 0) {
-            p += k;
-            n -= (size_t)k;
+    int fd = -1;
+    *o = (struct file_out){0};
+    o->path = follow(path);
+    if (o->path) {
+        bool exists = stat(o->path, &sb) == 0;
+        if (exists && !S_ISREG(sb.st_mode))
+            fd = open(o->path, O_WRONLY | O_CLOEXEC);
+        else if (!exists || access(o->path, W_OK) == 0)
+            fd = open_beside(o->path, &o->tmp);
+        /* A file that only its owner may read stays so. */
+        if (fd >= 0 && o->tmp && exists && fchmod(fd, sb.st_mode & 0777) != 0) {
+            close(fd);
+            fd = -1;
         }
     }
-    mode_t mask = umask(0);
-    umask(mask);
-    if (!st && (fchmod(fd, 0666 & ~mask) != 0 || rename(tmp, path) != 0))
-        st = fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
-    close(fd);
-    if (st)
-        unlink(tmp);
-    free(tmp);
+    if (fd >= 0) {
+        o->file = fdopen(fd, "w");
+        if (!o->file)
+            close(fd);
+    }
+    if (o->file)
+        return LATHE_OK;
+    lathe_status st = fail(err, LATHE_E_IO, "%s: %s", path, strerror(errno));
+    file_out_discard(o);
     return st;
+}
+
+lathe_status file_out_commit(struct file_out *o, lathe_error *err)
+{
+    lathe_status st = LATHE_OK;
+    FILE *f = o->file;
+    bool bad = fflush(f) != 0 || ferror(f);
+    int why = errno;
+    if (fclose(f) != 0 && !bad) {
+        bad = true;
+        why = errno;
+    }
+    o->file = NULL;
+    if (!bad && o->tmp && rename(o->tmp, o->path) != 0) {
+        bad = true;
+        why = errno;
+    }
+    if (bad) {
+        st = fail(err, LATHE_E_IO, "%s: %s", o->path, strerror(why));
+    } else {
+        free(o->tmp); /* it is in place */
+        o->tmp = NULL;
+    }
+    file_out_discard(o);
+    return st;
+}
+
+void file_out_discard(struct file_out *o)
+{
+    if (o->file)
+        (void)fclose(o->file);
+    if (o->tmp)
+        (void)unlink(o->tmp);
+    free(o->tmp);
+    free(o->path);
+    *o = (struct file_out){0};
+}
+
+lathe_status file_write(const char *path, const void *data, size_t n, lathe_error *err)
+{
+    struct file_out o;
+    struct stat sb;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
+        return fail(err, LATHE_E_IO, "%s: not a regular file", path);
+    lathe_status st = file_out_open(&o, path, err);
+    if (st)
+        return st;
+    if (n)
+        (void)fwrite(data, 1, n, o.file); /* a failure shows at the commit */
+    return file_out_commit(&o, err);
 }

@@ -252,6 +252,20 @@ t_bad_files_are_named() {
     refused "one/l" run -m $M -p x --logprobs 1 --logprobs-file "$T/no/one/l"
 }
 
+# A pipe in place of a file.
+t_pipes_are_files() {
+    mkfifo "$T/pipe"
+    printf 'What is a kiln?' >"$T/pipe" &
+    run tokenize -m $M -f "$T/pipe" --count
+    code 0
+    wait
+    printf '[{"role": "user", "content": "a"}]' >"$T/pipe" &
+    run template -m $M --messages "$T/pipe"
+    code 0
+    out_has "<|im_start|>user"
+    wait
+}
+
 t_bad_text_is_named() {
     printf 'abc\377def' >"$T/bytes"
     refused "$T/bytes" perplexity -m $M -f "$T/bytes"
@@ -419,6 +433,23 @@ t_logprobs_are_json_lines() {
     cmp -s "$T/lines" "$T/file" || bad "--logprobs-file differs"
     run run -m $M -p "What is a kiln?" --no-think --greedy --logprobs 0
     grep -q '"top": \[\]' "$T/err" || bad "--logprobs 0: $(head -n 1 "$T/err")"
+}
+
+# The file is replaced by a whole one or stays as it was.
+t_logprobs_file_is_whole() {
+    echo before >"$T/kept"
+    refused "the context holds 16" run -m $M -p "What is a kiln? What is a kiln?" --ctx 16 \
+        --logprobs 1 --logprobs-file "$T/kept"
+    [ "$(cat "$T/kept")" = before ] || bad "the file of before is lost: $(head -c 100 "$T/kept")"
+    refused "the context holds 16" run -m $M -p "What is a kiln? What is a kiln?" --ctx 16 \
+        --logprobs 1 --logprobs-file "$T/none_yet"
+    for f in "$T"/kept?* "$T"/none_yet*; do
+        [ ! -e "$f" ] || bad "$f is left"
+    done
+    run run -m $M -p "What is a kiln?" --no-think --greedy -n 2 --logprobs 0 --logprobs-file "$T/kept"
+    [ "$(wc -l <"$T/kept")" -eq 2 ] || bad "$(cat "$T/kept")"
+    run run -m $M -p "What is a kiln?" --no-think --greedy -n 2 --logprobs 0 --logprobs-file /dev/stderr
+    [ "$(wc -l <"$T/err")" -eq 2 ] || bad "$(cat "$T/err")"
 }
 
 t_limits_and_stops() {

@@ -1,6 +1,9 @@
 #include "test.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/buf.h"
@@ -82,6 +85,91 @@ TEST(files)
     CHECK_OK(file_map(&f, path, &e), &e);
     CHECK(f.size == 0 && f.data == NULL);
     file_unmap(&f);
+}
+
+TEST(a_pipe_is_read_to_its_end)
+{
+    lathe_error e;
+    struct file f;
+    struct buf b;
+    const char *path = test_tmp("fifo");
+    CHECK(mkfifo(path, 0600) == 0);
+    CHECK_ERR(file_map(&f, path, &e), &e, LATHE_E_IO, "fifo: not a regular file"); /* no waiting */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = open(path, O_WRONLY);
+        _exit(fd < 0 || write(fd, "hello", 5) != 5);
+    }
+    buf_init(&b, 100);
+    CHECK_OK(file_read(&b, path, &e), &e);
+    CHECK_STR(buf_str(&b), "hello");
+    buf_release(&b);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    buf_init(&b, 100);
+    CHECK_ERR(file_read(&b, test_tmp(""), &e), &e, LATHE_E_IO, "Is a directory");
+    buf_release(&b);
+}
+
+static void check_contents(const char *path, const char *want)
+{
+    lathe_error e;
+    struct buf b;
+    buf_init(&b, 1000);
+    CHECK_OK(file_read(&b, path, &e), &e);
+    CHECK_STR(buf_str(&b), want);
+    buf_release(&b);
+}
+
+TEST(written_files_appear_when_complete)
+{
+    lathe_error e;
+    struct file_out o;
+    struct stat sb;
+    char path[512], link[512], dangling[512];
+    (void)snprintf(path, sizeof path, "%s", test_tmp("out.txt"));
+    (void)snprintf(link, sizeof link, "%s", test_tmp("out.link"));
+    (void)snprintf(dangling, sizeof dangling, "%s", test_tmp("dangling"));
+    CHECK_OK(file_write(path, "first", 5, &e), &e);
+    CHECK(chmod(path, 0600) == 0);
+
+    CHECK_OK(file_out_open(&o, path, &e), &e);
+    CHECK(fputs("half", o.file) >= 0 && fflush(o.file) == 0);
+    check_contents(path, "first");
+    file_out_discard(&o);
+    check_contents(path, "first");
+
+    CHECK_OK(file_out_open(&o, path, &e), &e);
+    CHECK(fputs("second", o.file) >= 0);
+    CHECK_OK(file_out_commit(&o, &e), &e);
+    check_contents(path, "second");
+    CHECK(stat(path, &sb) == 0);
+    CHECK_INT(sb.st_mode & 0777, 0600);
+
+    /* Through links, one of them to nothing yet: the links stay. */
+    CHECK(symlink("out.txt", link) == 0 && symlink("not/../later", dangling) == 0);
+    CHECK_OK(file_write(link, "third", 5, &e), &e);
+    CHECK(lstat(link, &sb) == 0 && S_ISLNK(sb.st_mode));
+    check_contents(path, "third");
+    CHECK_ERR(file_write(dangling, "x", 1, &e), &e, LATHE_E_IO, "dangling: No such file");
+    CHECK(unlink(dangling) == 0 && symlink("later", dangling) == 0);
+    CHECK_OK(file_write(dangling, "fourth", 6, &e), &e);
+    CHECK(lstat(dangling, &sb) == 0 && S_ISLNK(sb.st_mode));
+    check_contents(test_tmp("later"), "fourth");
+    CHECK(symlink("loop", test_tmp("loop")) == 0);
+    CHECK_ERR(file_write(test_tmp("loop"), "x", 1, &e), &e, LATHE_E_IO, "loop: Too many");
+
+    /* The mask applies to new files; a device is written to as it is, and says when it is full. */
+    mode_t mask = umask(027);
+    CHECK_OK(file_write(test_tmp("masked"), "x", 1, &e), &e);
+    umask(mask);
+    CHECK(stat(test_tmp("masked"), &sb) == 0);
+    CHECK_INT(sb.st_mode & 0777, 0640);
+    CHECK_OK(file_out_open(&o, "/dev/full", &e), &e);
+    CHECK(fputs("x", o.file) >= 0);
+    CHECK_ERR(file_out_commit(&o, &e), &e, LATHE_E_IO, "/dev/full: No space left");
+    CHECK_ERR(file_out_open(&o, test_tmp(""), &e), &e, LATHE_E_IO, "Is a directory");
 }
 
 static void count(void *ctx, int32_t thread, int32_t n_threads)
