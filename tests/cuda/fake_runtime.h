@@ -14,6 +14,7 @@ struct fake_device {
     int lost;   /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
     int refused; /* resets that fail first */
+    int away;    /* times that the device is unavailable after a reset */
 };
 extern struct fake_device fake;
 
