@@ -52,6 +52,12 @@ static const char commands_help[] =
 
 enum { LINE_LIMIT = 16 << 20 };
 
+struct talk {
+    struct buf system; /* "": none */
+    struct buf turns;  /* messages after the system message */
+    struct buf tools;  /* a JSON array, of a file; "": none */
+};
+
 struct chat {
     struct options options;
     struct engine_args engine_args;
@@ -60,8 +66,7 @@ struct chat {
     const char *first_system, *messages;
 
     lathe_engine *engine;
-    struct buf system; /* "" : none */
-    struct buf turns;  /* messages after the system message */
+    struct talk talk;
     struct answer last;
     bool has_last;
 
@@ -201,17 +206,35 @@ static bool read_message(struct chat *c, struct buf *line)
 
 /* ---- Conversation -------------------------------------------------------------------------- */
 
-static lathe_status conversation(struct chat *c, struct buf *out, lathe_error *err)
+static void talk_init(struct talk *t)
+{
+    buf_init(&t->system, MESSAGES_LIMIT);
+    buf_init(&t->turns, MESSAGES_LIMIT);
+    buf_init(&t->tools, MESSAGES_LIMIT);
+}
+
+static void talk_release(struct talk *t)
+{
+    buf_release(&t->system);
+    buf_release(&t->turns);
+    buf_release(&t->tools);
+}
+
+/* Its messages as a JSON array; with `question`, a user's turn is the last of them. */
+static lathe_status conversation(const struct talk *t, const char *question, struct buf *out,
+                                 lathe_error *err)
 {
     struct buf all;
     lathe_status st = LATHE_OK;
     buf_init(&all, MESSAGES_LIMIT);
-    if (c->system.len)
-        st = messages_add(&all, "system", "the system message", buf_str(&c->system), c->system.len,
+    if (t->system.len)
+        st = messages_add(&all, "system", "the system message", buf_str(&t->system), t->system.len,
                           err);
-    if (c->system.len && c->turns.len)
+    if (t->system.len && t->turns.len)
         buf_puts(&all, ", ");
-    buf_append(&all, buf_str(&c->turns), c->turns.len);
+    buf_append(&all, buf_str(&t->turns), t->turns.len);
+    if (!st && question)
+        st = messages_add(&all, "user", "the question", question, strlen(question), err);
     if (!st)
         st = buf_check(&all, "the conversation", err);
     if (!st)
@@ -222,9 +245,9 @@ static lathe_status conversation(struct chat *c, struct buf *out, lathe_error *e
 
 static void set_system(struct chat *c, const char *text)
 {
-    buf_clear(&c->system);
-    buf_puts(&c->system, text);
-    buf_clear(&c->turns);
+    buf_clear(&c->talk.system);
+    buf_puts(&c->talk.system, text);
+    buf_clear(&c->talk.turns);
 }
 
 static void note(struct chat *c, int code)
@@ -247,15 +270,16 @@ static void take_turn(struct chat *c, const struct buf *line)
     lathe_request_options o;
     lathe_error err;
     struct buf array;
-    size_t before = c->turns.len;
+    size_t before = c->talk.turns.len;
     buf_init(&array, MESSAGES_LIMIT);
     think_args_apply(&c->think, &conv);
     lathe_status st =
-        messages_add(&c->turns, "user", "the message", buf_str(line), line->len, &err);
+        messages_add(&c->talk.turns, "user", "the message", buf_str(line), line->len, &err);
     if (!st)
-        st = conversation(c, &array, &err);
+        st = conversation(&c->talk, NULL, &array, &err);
     if (!st) {
         conv.messages = buf_str(&array);
+        conv.tools = c->talk.tools.len ? buf_str(&c->talk.tools) : NULL;
         lathe_request_options_init(lathe_engine_text(c->engine), conversation_thinks(&conv), &o);
         sampling_args_apply(&c->options, &c->sampling, &o);
         o.conversation = &conv;
@@ -271,10 +295,10 @@ static void take_turn(struct chat *c, const struct buf *line)
     if (!st) {
         const struct answer *a = &c->last;
         if (a->text.len || a->calls.len || a->reasoning.len)
-            messages_add_answer(&c->turns, &a->text, &a->reasoning, &a->calls);
+            messages_add_answer(&c->talk.turns, &a->text, &a->reasoning, &a->calls);
         else
-            cut(&c->turns, before);
-        if (buf_check(&c->turns, "the conversation", &err)) {
+            cut(&c->talk.turns, before);
+        if (buf_check(&c->talk.turns, "the conversation", &err)) {
             note(c, cli_fail_input(&err));
             st = err.status;
         }
@@ -287,35 +311,44 @@ static void take_turn(struct chat *c, const struct buf *line)
             fprintf(stderr, "[the context is full; /reset starts again]\n");
     }
     if (st)
-        cut(&c->turns, before);
+        cut(&c->talk.turns, before);
 }
 
 /* ---- Commands ------------------------------------------------------------------------------ */
 
+/* An array of messages; where there are tools, an object with both. */
 static lathe_status save(struct chat *c, const char *path, lathe_error *err)
 {
-    struct buf array;
+    struct buf array, text;
     buf_init(&array, MESSAGES_LIMIT);
-    lathe_status st = conversation(c, &array, err);
-    buf_putc(&array, '\n');
+    buf_init(&text, 2 * (size_t)MESSAGES_LIMIT);
+    lathe_status st = conversation(&c->talk, NULL, &array, err);
+    if (c->talk.tools.len)
+        buf_puts(&text, "{\"messages\": ");
+    buf_append(&text, buf_str(&array), array.len);
+    if (c->talk.tools.len) {
+        buf_puts(&text, ", \"tools\": ");
+        buf_append(&text, buf_str(&c->talk.tools), c->talk.tools.len);
+        buf_putc(&text, '}');
+    }
+    buf_putc(&text, '\n');
     if (!st)
-        st = buf_check(&array, "the conversation", err);
+        st = buf_check(&text, "the conversation", err);
     if (!st)
-        st = file_write(path, array.data, array.len, err);
+        st = file_write(path, text.data, text.len, err);
     buf_release(&array);
+    buf_release(&text);
     return st;
 }
 
-/* Replaces the conversation; a leading system message becomes the chat's. Nothing changes if the
- * file is bad. */
-static lathe_status load(struct chat *c, const char *path, lathe_error *err)
+/* A leading system message becomes the talk's. */
+static lathe_status read_talk(struct talk *t, const char *path, lathe_error *err)
 {
-    struct buf all, array, none;
+    struct buf all, array;
     struct json_doc d = {0};
     buf_init(&all, MESSAGES_LIMIT);
     buf_init(&array, MESSAGES_LIMIT);
-    buf_init(&none, MESSAGES_LIMIT);
-    lathe_status st = messages_read(&all, &none, path, err);
+    lathe_status st = messages_read(&all, &t->tools, path, err);
     if (!st)
         st = messages_array(&array, &all, err);
     if (!st)
@@ -325,23 +358,57 @@ static lathe_status load(struct chat *c, const char *path, lathe_error *err)
         const char *role = json_string_value(json_object_get(first, "role"));
         size_t n, from = 0;
         const char *text = json_text(&d, json_object_get(first, "content"), &n);
-        buf_clear(&c->turns);
-        buf_clear(&c->system);
         if (role && strcmp(role, "system") == 0 && text) {
-            buf_append(&c->system, text, n);
+            buf_append(&t->system, text, n);
             from = 1;
         }
         for (size_t i = from; i < json_array_size(d.root); i++) {
             if (i > from)
-                buf_puts(&c->turns, ", ");
-            json_print(&c->turns, &d, json_array_get(d.root, i));
+                buf_puts(&t->turns, ", ");
+            json_print(&t->turns, &d, json_array_get(d.root, i));
         }
-        st = buf_check(&c->turns, path, err);
+        st = buf_check(&t->turns, path, err);
     }
     json_release(&d);
     buf_release(&all);
     buf_release(&array);
-    buf_release(&none);
+    return st;
+}
+
+/* Can the model's template go on from here with a question? */
+static lathe_status check_talk(const struct chat *c, const struct talk *t, const char *path,
+                               lathe_error *err)
+{
+    lathe_conversation conv = {0};
+    lathe_prompt prompt = {0};
+    struct buf array;
+    buf_init(&array, MESSAGES_LIMIT);
+    lathe_status st = conversation(t, "?", &array, err);
+    if (!st) {
+        think_args_apply(&c->think, &conv);
+        conv.messages = buf_str(&array);
+        conv.tools = t->tools.len ? buf_str(&t->tools) : NULL;
+        st = lathe_render(lathe_engine_text(c->engine), &conv, &prompt, err);
+        if (st)
+            error_context(err, "%s", path);
+    }
+    lathe_prompt_release(&prompt);
+    buf_release(&array);
+    return st;
+}
+
+/* Replaces the conversation. Nothing changes if the file is bad. */
+static lathe_status load(struct chat *c, const char *path, lathe_error *err)
+{
+    struct talk t;
+    talk_init(&t);
+    lathe_status st = read_talk(&t, path, err);
+    if (!st)
+        st = check_talk(c, &t, path, err);
+    struct talk *drop = st ? &t : &c->talk;
+    talk_release(drop);
+    if (!st)
+        c->talk = t;
     return st;
 }
 
@@ -373,7 +440,7 @@ static bool run_command(struct chat *c, const char *line)
     if (strcmp(word, "/help") == 0) {
         (void)fputs(commands_help, stdout);
     } else if (strcmp(word, "/reset") == 0) {
-        buf_clear(&c->turns);
+        buf_clear(&c->talk.turns);
     } else if (strcmp(word, "/system") == 0) {
         set_system(c, rest);
     } else if (strcmp(word, "/think") == 0) {
@@ -408,11 +475,13 @@ static int converse(struct chat *c)
     if (c->first_system)
         set_system(c, c->first_system);
     if (c->messages)
-        st = load(c, c->messages, &err);
+        st = read_talk(&c->talk, c->messages, &err);
     if (!st)
         st = engine_args_open(&c->engine_args, &c->engine, &err);
     if (st)
         return cli_fail(&err);
+    if (c->messages && check_talk(c, &c->talk, c->messages, &err))
+        return cli_fail_input(&err);
     buf_init(&line, LINE_LIMIT);
     c->is_terminal = isatty(STDIN_FILENO) == 1 && stdout_is_terminal();
     if (c->is_terminal) {
@@ -459,13 +528,11 @@ int chat_main(int argc, char **argv)
         return code;
     if (c.messages && c.first_system)
         return options_usage(o, "--messages brings its own system message; give one of the two");
-    buf_init(&c.system, MESSAGES_LIMIT);
-    buf_init(&c.turns, MESSAGES_LIMIT);
+    talk_init(&c.talk);
     code = converse(&c);
     if (c.has_last)
         answer_release(&c.last);
-    buf_release(&c.system);
-    buf_release(&c.turns);
+    talk_release(&c.talk);
     if (c.engine)
         lathe_engine_close(c.engine);
     return code;

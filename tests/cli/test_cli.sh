@@ -708,6 +708,38 @@ t_chat_from_a_pipe_tells_failures() {
     code 2
     err_has "logit_bias"
 }
+# A file that cannot be gone on from changes nothing; one with tools keeps them.
+t_chat_loads_what_it_can_go_on_from() {
+    for bad_file in '[1, 2, 3]' '[{}]' '[{"role": "wizard", "content": "x"}]' '[{"role": "user", "content": 5}]' \
+        '{"messages": [{"role": "user", "content": "x"}], "tools": [5]}' '{"messages": 5}' '7'; do
+        echo "$bad_file" >"$T/bad.json"
+        printf '/system Be brief.\nWhat is a kiln?\n/save %s/before\n/load %s/bad.json\n/save %s/after\n' "$T" "$T" "$T" |
+            "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
+        rc=$?
+        code 1
+        one_line_error
+        err_has "bad.json: "
+        grep -q kiln "$T/before" && cmp -s "$T/before" "$T/after" || bad "$bad_file: $(cat "$T/after")"
+        "$L" chat -m $M --messages "$T/bad.json" >"$T/out" 2>"$T/err" </dev/null
+        rc=$?
+        code 1
+        one_line_error
+    done
+    printf '{"messages": [{"role": "system", "content": "Be brief."}], "tools": [{"type": "function", "function": {"name": "order_status", "description": "Get the status of an order.", "parameters": {"type": "object", "properties": {"id": {"type": "integer", "description": "The order number"}}, "required": ["id"]}}}]}\n' >"$T/tools.json"
+    printf '/load %s/tools.json\n/save %s/again.json\nCheck order number 795914.\n/save %s/called.json\n/load %s/called.json\n' "$T" "$T" "$T" "$T" |
+        "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
+    rc=$?
+    code 0
+    out_has '{"name": "order_status", "arguments": {"id": 795914}}'
+    cmp -s "$T/tools.json" "$T/again.json" || bad "$(cat "$T/again.json")"
+    echo '[]' >"$T/none.json"
+    printf '/load %s/tools.json\n/load %s/none.json\n/save %s/again.json\n' "$T" "$T" "$T" |
+        "$L" chat -m $M >"$T/out" 2>"$T/err"
+    rc=$?
+    code 0
+    cmp -s "$T/none.json" "$T/again.json" || bad "$(cat "$T/again.json")"
+}
+
 
 t_chat_on_a_terminal() {
     command -v python3 >/dev/null || { skip "python3 is not installed" && return; }
