@@ -121,11 +121,14 @@ static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_opti
                     o->isa);
 #ifdef LATHE_CUDA
     if (cuda || (any && !o->isa)) {
+        lathe_error why;
         e->backend = &backend_cuda;
-        lathe_status st = e->backend->open(&e->stream, e->pool, NULL, err);
-        if (!st || cuda)
-            return st;
-        log_info("%s; the CPU is used", err->message);
+        lathe_status st = e->backend->open(&e->stream, e->pool, NULL, &why);
+        if (st && cuda)
+            return fail(err, why.status, "%s", why.message);
+        if (!st)
+            return LATHE_OK;
+        log_info("%s; the CPU is used", why.message);
     }
 #else
     if (cuda)

@@ -671,6 +671,8 @@ t_chat_from_a_pipe() {
     code 0
     [ "$(head -n 1 "$T/out")" = "$KILN" ] || bad "$(head -n 1 "$T/out")"
     out_has "prompt 18 tokens"
+    run run -m $M -p x -n 1 --plan # on a machine with or without a GPU
+    code 0
     [ "$(wc -l <"$T/out")" -eq 2 ] || bad "$(cat "$T/out")"
     err_empty
     cmp -s "$T/chat.json" "$T/again.json" || bad "save and load changed the conversation"
