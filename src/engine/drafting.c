@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* realpath */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,21 +7,29 @@
 #include "base/log.h"
 #include "engine/engine.h"
 
-/* DIR of a block drafter: as given, or MODEL-dflash2 beside the model, NULL if there is none. `path` has
- * room for it. */
+/* DIR of a block drafter: as given, or MODEL-dflash2 beside the model, NULL if there is none. MODEL is what the
+ * directory is called, also where it is given as ".", or as a link beside which there is none. `path` has room
+ * for it. */
 static const char *block_dir(const lathe_engine_options *o, char *path, size_t room)
 {
     char config[4096 + 16];
     if (o->draft_dir)
         return o->draft_dir;
-    size_t n = strlen(o->model_dir);
-    while (n > 1 && o->model_dir[n - 1] == '/')
-        n--;
-    int len = snprintf(path, room, "%.*s-dflash2", (int)n, o->model_dir);
-    if (len < 0 || (size_t)len >= room)
-        return NULL;
-    (void)snprintf(config, sizeof config, "%s/config.json", path);
-    return file_exists(config) ? path : NULL;
+    char *real = realpath(o->model_dir, NULL);
+    const char *const model[2] = {o->model_dir, real};
+    bool found = false;
+    for (int i = 0; i < 2 && !found && model[i]; i++) {
+        size_t n = strlen(model[i]);
+        while (n > 1 && model[i][n - 1] == '/')
+            n--;
+        int len = snprintf(path, room, "%.*s-dflash2", (int)n, model[i]);
+        if (len < 0 || (size_t)len >= room)
+            continue;
+        (void)snprintf(config, sizeof config, "%s/config.json", path);
+        found = file_exists(config);
+    }
+    free(real);
+    return found ? path : NULL;
 }
 
 /* What `spec` asks for, by what there is. *dir is the drafter's checkpoint, or NULL. */

@@ -508,6 +508,19 @@ t_speculation_changes_nothing() {
 # By rejection a seed's tokens depend on how many are drafted, but not on where the output is cut.
 t_rejection_does_not_depend_on_the_limit() {
     for spec in dflash2 mtp; do
+# However the model's directory is spelled; beside a link or beside what it leads to.
+t_drafter_beside_the_model() {
+    case $L in /*) program=$L ;; *) program=$PWD/$L ;; esac
+    ln -s "$PWD/$M" "$T/linked"
+    for dir in . ./ ../nano/. ../nano//; do
+        (cd $M && "$program" run -m $dir -p x -n 1 --spec dflash2) >"$T/out" 2>"$T/err" </dev/null
+        rc=$?
+        code 0
+    done
+    run run -m "$T/linked" -p x -n 1 --spec dflash2
+    code 0
+}
+
         set -- run -m $M -p "Tell me a story about a cat." --no-think --seed 5 --temp 1.2 \
             --rejection --spec $spec
         run "$@" -n 40
