@@ -290,10 +290,10 @@ typedef struct lathe_request_options {
 void lathe_request_options_init(const lathe_text *text, bool thinking, lathe_request_options *o);
 
 typedef enum lathe_event_type {
-    LATHE_EVENT_NONE,      /* the wait ended before anything came */
-    LATHE_EVENT_ACCEPTED,  /* usage: prompt_tokens, cached_tokens */
-    LATHE_EVENT_PROGRESS,  /* done, total: prompt tokens */
-    LATHE_EVENT_TOKEN,     /* token: before the piece it made; only with n_logprobs >= 0 */
+    LATHE_EVENT_NONE,     /* the wait ended before anything came */
+    LATHE_EVENT_ACCEPTED, /* usage: prompt_tokens, cached_tokens */
+    LATHE_EVENT_PROGRESS, /* done, total: prompt tokens */
+    LATHE_EVENT_TOKEN,    /* token: before its piece, an end token too; with n_logprobs >= 0 only */
     LATHE_EVENT_REASONING, /* text */
     LATHE_EVENT_REASONING_END,
     LATHE_EVENT_TEXT,       /* text: whole characters */

@@ -112,12 +112,12 @@ static bool next_token(struct lathe_engine *e, struct slot *s, const struct veri
     sampler_commit(r->sampler, id, 1);
     r->usage.completion_tokens++;
     bool armed = r->usage.completion_tokens > r->min_tokens;
+    if (r->n_logprobs >= 0)
+        push_token_info(e, r, row->logits, *id, position);
     if (armed && is_stop_id(r, *id)) {
         end(s, LATHE_FINISH_STOP);
         return false;
     }
-    if (r->n_logprobs >= 0)
-        push_token_info(e, r, row->logits, *id, position);
     if (output_is_thinking(&r->output))
         r->usage.reasoning_tokens++;
     if (output_token(&r->output, *id, armed, &finish, &s->err) || events_check(&r->events, &s->err))

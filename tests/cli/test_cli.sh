@@ -424,7 +424,8 @@ t_logprobs_are_json_lines() {
     code 0
     out_is "$KILN"
     cp "$T/err" "$T/lines"
-    [ "$(wc -l <"$T/lines")" -eq 28 ] || bad "$(wc -l <"$T/lines") lines, expected one for each of 28 tokens"
+    [ "$(wc -l <"$T/lines")" -eq 29 ] || bad "$(wc -l <"$T/lines") lines, expected one for each of 29 tokens"
+    tail -n 1 "$T/lines" | grep -q '"id": 8162, "text": "<|im_end|>"' || bad "last line: $(tail -n 1 "$T/lines")"
     head -n 1 "$T/lines" | grep -qE '^\{"position": 18, "id": 32, "text": "A", "logprob": -[0-9.e-]+, "top": \[\{"id": 32, ' ||
         bad "first line: $(head -n 1 "$T/lines")"
     [ "$(head -n 1 "$T/lines" | grep -o '"logprob"' | wc -l)" -eq 4 ] || bad "not three alternatives"
