@@ -222,7 +222,9 @@ lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, l
 typedef struct lathe_engine lathe_engine;
 lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,
                                lathe_error *err);
-/* Cancels what runs and waits for it. Requests must be closed before. */
+/* Ends what runs, also a lathe_score in another thread, as cancelled, and waits for it. Requests that are
+ * open still get their finish event; they are closed by lathe_request_close, before this or after. But for
+ * these two no call on the engine may run meanwhile. */
 void lathe_engine_close(lathe_engine *engine);
 const lathe_text *lathe_engine_text(const lathe_engine *engine);
 void lathe_engine_info(const lathe_engine *engine, lathe_model_info *out);

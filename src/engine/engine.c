@@ -245,6 +245,7 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
         free(e);
         return fail_memory(err, sizeof *e);
     }
+    e->n_holders = 1;
     lathe_status st = open_memory(e, o, err);
     if (!st) {
         if (pthread_create(&e->thread, NULL, scheduler_main, e) != 0)
@@ -257,6 +258,25 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
     else
         *engine = e;
     return st;
+}
+
+void engine_hold(struct lathe_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->n_holders++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_drop(struct lathe_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool last = --e->n_holders == 0;
+    pthread_mutex_unlock(&e->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->wake);
+    free(e);
 }
 
 void lathe_engine_close(lathe_engine *e)
@@ -276,9 +296,7 @@ void lathe_engine_close(lathe_engine *e)
     free(e->slots);
     step_close(&e->step);
     unprepare(e);
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->wake);
-    free(e);
+    engine_drop(e);
 }
 
 const lathe_text *lathe_engine_text(const lathe_engine *e)

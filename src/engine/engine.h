@@ -70,6 +70,7 @@ struct lathe_engine {
     int32_t n_queued;
     int32_t n_attached; /* requests queued or running */
     bool stopping;
+    int32_t n_holders; /* who opened it, open requests and scores: the last one frees the struct */
     lathe_error failure; /* of the device; status LATHE_OK: none. All requests end with it */
     bool kicked;         /* something changed that the scheduler waits for */
 };
@@ -104,6 +105,10 @@ int32_t spec_propose(struct lathe_engine *e);
 /* Tells the drafter of rows [first_row, first_row + n) of the last step. */
 lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,
                             int32_t n, lathe_error *err);
+
+/* engine.c: whoever may use the lock after lathe_engine_close holds the engine. */
+void engine_hold(struct lathe_engine *e);
+void engine_drop(struct lathe_engine *e);
 
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);

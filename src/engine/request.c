@@ -172,11 +172,13 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
 
 static void release(lathe_request *r)
 {
+    struct lathe_engine *e = r->engine;
     output_close(&r->output);
     sampler_close(r->sampler);
     events_release(&r->events);
     arena_release(&r->arena);
     free(r);
+    engine_drop(e);
 }
 
 static lathe_status create(lathe_engine *e, lathe_request **out, lathe_error *err)
@@ -185,6 +187,7 @@ static lathe_status create(lathe_engine *e, lathe_request **out, lathe_error *er
     if (!r)
         return fail_memory(err, sizeof *r);
     r->engine = e;
+    engine_hold(e);
     arena_init(&r->arena, REQUEST_ARENA);
     lathe_status st = events_init(&r->events, err);
     if (st)
@@ -202,6 +205,8 @@ static lathe_status enqueue(lathe_request *r, lathe_error *err)
     pthread_mutex_lock(&e->lock);
     if (e->failure.status) {
         st = fail(err, e->failure.status, "%s", e->failure.message);
+    } else if (e->stopping) {
+        st = fail(err, LATHE_E_CANCELLED, "the engine was closed");
     } else if (e->n_attached - e->options.n_slots >= e->options.n_queue) {
         st = fail(err, LATHE_E_BUSY, "%d requests run and %d wait: the queue is full",
                   e->n_attached - e->n_queued, e->n_queued);
@@ -310,13 +315,14 @@ lathe_status lathe_score(lathe_engine *e, const int32_t *token, size_t n, int32_
         if (token[i] < 0 || token[i] >= e->model.dims.vocab)
             return fail(err, LATHE_E_ARGUMENT, "token %zu is %d, expected 0 to %d", i, token[i],
                         e->model.dims.vocab - 1);
-    for (size_t at = 0; at < n; at += (size_t)window) {
+    lathe_status st = LATHE_OK;
+    engine_hold(e); /* from one window to the next, too */
+    for (size_t at = 0; at < n && !st; at += (size_t)window) {
         size_t k = n - at < (size_t)window ? n - at : (size_t)window;
         logprob[at] = 0;
-        lathe_status st = score_window(e, token + at, (int32_t)k, logprob + at, at, n, progress,
-                                       progress_ctx, err);
-        if (st)
-            return st;
+        st = score_window(e, token + at, (int32_t)k, logprob + at, at, n, progress, progress_ctx,
+                          err);
     }
-    return LATHE_OK;
+    engine_drop(e);
+    return st;
 }

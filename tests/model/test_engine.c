@@ -615,6 +615,78 @@ TEST(logprobs_are_those_of_the_raw_distribution)
     lathe_engine_close(e);
 }
 
+/* Requests outlive their engine: they have been cancelled. */
+TEST(engine_closes_before_its_requests)
+{
+    lathe_engine *e = open_nano(1, 256, LATHE_BF16);
+    lathe_conversation c;
+    lathe_request_options o;
+    lathe_request *r[3];
+    lathe_error err;
+    options_for(e, &c, ASK_KILN, LATHE_OFF, &o);
+    o.ignore_eos = true;
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(lathe_request_submit(e, &o, &r[i], &err), &err);
+    lathe_event ev;
+    do
+        lathe_request_next(r[0], -1, &ev);
+    while (ev.type != LATHE_EVENT_TEXT); /* it runs, the others wait */
+    lathe_engine_close(e);
+    for (int i = 0; i < 3; i++) {
+        do
+            lathe_request_next(r[i], 0, &ev);
+        while (ev.type != LATHE_EVENT_FINISH && ev.type != LATHE_EVENT_NONE);
+        CHECK_INT(ev.type, LATHE_EVENT_FINISH);
+        CHECK_INT(ev.finish, LATHE_FINISH_CANCELLED);
+        lathe_request_cancel(r[i]);
+        lathe_request_close(r[i]);
+    }
+}
+
+struct scoring {
+    lathe_engine *e;
+    atomic_int windows;
+    lathe_status st;
+};
+
+static void count_window(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct scoring *s = ctx;
+    (void)what;
+    (void)done;
+    (void)total;
+    atomic_fetch_add(&s->windows, 1);
+}
+
+static void *score_much(void *arg)
+{
+    enum { N = 100000 };
+    struct scoring *s = arg;
+    int32_t *token = malloc(N * sizeof *token);
+    double *logprob = malloc(N * sizeof *logprob);
+    CHECK(token && logprob);
+    for (int32_t i = 0; i < N; i++)
+        token[i] = 32 + i % 1000;
+    s->st = lathe_score(s->e, token, N, 16, logprob, count_window, s, NULL);
+    free(token);
+    free(logprob);
+    return NULL;
+}
+
+TEST(engine_closes_under_a_score)
+{
+    for (int i = 0; i < 5; i++) {
+        struct scoring s = {.e = open_nano(1, 64, LATHE_BF16)};
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, score_much, &s) == 0);
+        while (atomic_load(&s.windows) <= i)
+            ;
+        lathe_engine_close(s.e);
+        pthread_join(thread, NULL);
+        CHECK_INT(s.st, LATHE_E_CANCELLED);
+    }
+}
+
 TEST(schedule_lists_every_operator)
 {
     lathe_engine *e = open_nano(1, 64, LATHE_BF16);
