@@ -25,7 +25,7 @@ void engine_args_add(struct options *o, struct engine_args *a)
 
 void spec_args_add(struct options *o, struct engine_args *a)
 {
-    option_text(o, "--spec", NULL, &a->spec);
+    option_word(o, "--spec", NULL, &a->spec, "auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram");
     option_path(o, "--draft-model", NULL, &a->draft_model);
     option_int(o, "--draft-k", NULL, &a->draft_k, 1, INT32_MAX);
 }
@@ -138,8 +138,10 @@ void sampling_args_add(struct options *o, struct sampling_args *a)
 }
 
 /* "ID=BIAS,ID=BIAS" */
-static bool read_biases(const struct options *o, struct sampling_args *a, const char *s, int *code)
+static bool read_biases(const struct options *o, struct sampling_args *a, const char *all,
+                        int *code)
 {
+    const char *s = all;
     for (;;) {
         char *end;
         long id = strtol(s, &end, 10);
@@ -153,8 +155,8 @@ static bool read_biases(const struct options *o, struct sampling_args *a, const 
         if (!good) {
             *code = options_usage(o,
                                   "--logit-bias is \"%s\", expected ID=BIAS[,ID=BIAS...] with "
-                                  "biases of -100 to 100",
-                                  s);
+                                  "biases of -100 to 100; \"%.*s\" is none of these",
+                                  all, (int)strcspn(s, ","), s);
             return false;
         }
         if (a->n_bias == OPTION_MAX_LIST) {

@@ -111,7 +111,8 @@ t_help_lists_the_words() {
     done
     run inspect $M --spec mtq
     code 2
-    err_has "ngram, mtp"
+    err_has "dflash2+ngram"
+    usage "the nearest of auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram is mtp" run -m $M -p x --spec mpt
     run inspect $M --isa sse9
     code 2
 }
@@ -176,8 +177,9 @@ t_values_are_checked() {
     usage "--ctx is 1, expected 2 to" run -m $M -p x --ctx 1
     usage "--logprobs is 21, expected 0 to 20" run -m $M -p x --logprobs 21
     usage "--logit-bias is \"5\", expected ID=BIAS" run -m $M -p x --logit-bias 5
-    usage "--logit-bias is \"5=101\"" run -m $M -p x --logit-bias 3=1,5=101
-    usage "--logit-bias is \"\", expected ID=BIAS" run -m $M -p x --logit-bias 5=1,
+    usage "--logit-bias is \"3=1,5=101,4=1\"" run -m $M -p x --logit-bias 3=1,5=101,4=1
+    err_has "\"5=101\" is none"
+    usage "--logit-bias is \"5=1,\", expected ID=BIAS" run -m $M -p x --logit-bias 5=1,
     usage "--logit-bias is \",5=1\"" run -m $M -p x --logit-bias ,5=1
     usage "--logit-bias is \"\"" run -m $M -p x --logit-bias ""
     usage "-m is empty, expected a path" run -m "" -p x
@@ -506,9 +508,6 @@ t_speculation_changes_nothing() {
     one_line_error
 }
 
-# By rejection a seed's tokens depend on how many are drafted, but not on where the output is cut.
-t_rejection_does_not_depend_on_the_limit() {
-    for spec in dflash2 mtp; do
 # However the model's directory is spelled; beside a link or beside what it leads to.
 t_drafter_beside_the_model() {
     case $L in /*) program=$L ;; *) program=$PWD/$L ;; esac
@@ -522,6 +521,9 @@ t_drafter_beside_the_model() {
     code 0
 }
 
+# By rejection a seed's tokens depend on how many are drafted, but not on where the output is cut.
+t_rejection_does_not_depend_on_the_limit() {
+    for spec in dflash2 mtp; do
         set -- run -m $M -p "Tell me a story about a cat." --no-think --seed 5 --temp 1.2 \
             --rejection --spec $spec
         run "$@" -n 40
@@ -669,6 +671,8 @@ t_memory() {
     code 0
     out_has "memory at 32768 positions"
     out_has "no context fits"
+    run run -m $M -p x -n 1 --plan # on a machine with or without a GPU
+    code 0
     run inspect $M --ctx auto --device cpu
     code 0
     out_has "memory at 32768 positions"
@@ -685,8 +689,6 @@ t_chat_from_a_pipe() {
     code 0
     [ "$(head -n 1 "$T/out")" = "$KILN" ] || bad "$(head -n 1 "$T/out")"
     out_has "prompt 18 tokens"
-    run run -m $M -p x -n 1 --plan # on a machine with or without a GPU
-    code 0
     [ "$(wc -l <"$T/out")" -eq 2 ] || bad "$(cat "$T/out")"
     err_empty
     cmp -s "$T/chat.json" "$T/again.json" || bad "save and load changed the conversation"
@@ -706,24 +708,6 @@ t_chat_from_a_pipe() {
     err_has "10 + 20 = 30"
 }
 
-t_chat_from_a_pipe_tells_failures() {
-    for line in '/hlep' "/load $T/none" '/think maybe' '/save' "$(printf 'a\377')"; do
-        printf '%s\nWhat is a kiln?\n' "$line" | "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
-        rc=$?
-        code 1
-        one_line_error
-        out_is "$KILN"
-    done
-    printf '%s\nHi\n' "What is a kiln? What is a kiln? What is a kiln? What is a kiln?" |
-        "$L" chat -m $M --no-think --greedy --ctx 20 -n 1 >"$T/out" 2>"$T/err"
-    rc=$?
-    code 1
-    err_has "the context holds 20"
-    echo x | "$L" chat -m $M --logit-bias 8190=1 >"$T/out" 2>"$T/err"
-    rc=$?
-    code 2
-    err_has "logit_bias"
-}
 # A file that cannot be gone on from changes nothing; one with tools keeps them.
 t_chat_loads_what_it_can_go_on_from() {
     for bad_file in '[1, 2, 3]' '[{}]' '[{"role": "wizard", "content": "x"}]' '[{"role": "user", "content": 5}]' \
@@ -756,6 +740,24 @@ t_chat_loads_what_it_can_go_on_from() {
     cmp -s "$T/none.json" "$T/again.json" || bad "$(cat "$T/again.json")"
 }
 
+t_chat_from_a_pipe_tells_failures() {
+    for line in '/hlep' "/load $T/none" '/think maybe' '/save' "$(printf 'a\377')"; do
+        printf '%s\nWhat is a kiln?\n' "$line" | "$L" chat -m $M --no-think --greedy >"$T/out" 2>"$T/err"
+        rc=$?
+        code 1
+        one_line_error
+        out_is "$KILN"
+    done
+    printf '%s\nHi\n' "What is a kiln? What is a kiln? What is a kiln? What is a kiln?" |
+        "$L" chat -m $M --no-think --greedy --ctx 20 -n 1 >"$T/out" 2>"$T/err"
+    rc=$?
+    code 1
+    err_has "the context holds 20"
+    echo x | "$L" chat -m $M --logit-bias 8190=1 >"$T/out" 2>"$T/err"
+    rc=$?
+    code 2
+    err_has "logit_bias"
+}
 
 t_chat_on_a_terminal() {
     command -v python3 >/dev/null || { skip "python3 is not installed" && return; }
