@@ -180,9 +180,19 @@ static bool read_kwargs(struct run *r, const struct template *t, const struct js
     return true;
 }
 
+static bool check_enum(struct run *r, const char *name, int value, int last)
+{
+    return (value >= 0 && value <= last) ||
+           run_fail(r, LATHE_E_ARGUMENT, "%s is %d, expected 0 to %d", name, value, last);
+}
+
 static bool read_switches(struct run *r, const struct template *t, const lathe_conversation *c,
                           const struct json_doc *kwargs, struct switches *s, struct variables *vars)
 {
+    if (!check_enum(r, "thinking", (int)c->thinking, LATHE_ON) ||
+        !check_enum(r, "preserve_thinking", (int)c->preserve_thinking, LATHE_ON) ||
+        !check_enum(r, "late_system", (int)c->late_system, LATHE_LATE_SYSTEM_ERROR))
+        return false;
     *s = (struct switches){.thinking = c->thinking,
                            .preserve_thinking = c->preserve_thinking,
                            .late_system = c->late_system};

@@ -83,9 +83,10 @@ static bool has_any(const json_t *part, const char *const name[3])
     return false;
 }
 
-/* A part that is not text, or that a template would take for a picture or a video beside its text. */
-static bool refuse_media(struct builder_of_turns *b, const json_t *part, size_t k, const char *type,
-                         bool is_text)
+/* A part that is neither text nor what a template may have a placeholder for, which some leave out silently;
+ * and for a request those too, also beside a text. */
+static bool check_media(struct builder_of_turns *b, const json_t *part, size_t k, const char *type,
+                        bool is_text)
 {
     static const char *const image[] = {"image", "image_url", "input_image"};
     static const char *const video[] = {"video", "video_url", "input_video"};
@@ -94,11 +95,11 @@ static bool refuse_media(struct builder_of_turns *b, const json_t *part, size_t 
         is_image |= strcmp(type, image[i]) == 0;
         is_video |= strcmp(type, video[i]) == 0;
     }
-    if (is_image || is_video)
+    if (b->c->text_only && (is_image || is_video))
         return run_fail(b->r, LATHE_E_UNSUPPORTED,
                         "messages[%zu].content[%zu]: %s are not supported", b->i, k,
                         is_image ? "images" : "videos");
-    if (!is_text)
+    if (!is_text && !is_image && !is_video)
         return run_fail(b->r, LATHE_E_UNSUPPORTED,
                         "messages[%zu].content[%zu]: a part of type '%.40s' is not supported, only "
                         "text",
@@ -133,7 +134,7 @@ static bool check_content(struct builder_of_turns *b, const json_t *m)
             return run_fail(b->r, LATHE_E_ARGUMENT,
                             "messages[%zu].content[%zu].type: expected a string, found %s", b->i, k,
                             kind(type));
-        if (b->c->text_only && !refuse_media(b, part, k, s, is_text))
+        if (!check_media(b, part, k, s, is_text))
             return false;
     }
     return true;

@@ -570,11 +570,10 @@ TEST(no_question_with_the_38_template)
                                                  "</tool_response><|im_end|>\n" CLOSED);
     c.messages = "[" U("<tool_response>r</tool_response>") "]";
     expect(t, &c, USER("<tool_response>r</tool_response>") CLOSED);
-    /* Another refusal of the template is reported, not worked around. */
     c.messages = "[" A("a") ","
                             "{\"role\":\"tool\",\"content\":[{\"type\":\"audio\"}]}"
                             "]";
-    expect_error(t, &c, LATHE_E_TEMPLATE, "Unexpected item type in content.");
+    expect_error(t, &c, LATHE_E_UNSUPPORTED, "messages[1].content[0]: a part of type 'audio'");
     lathe_text_close(t);
 }
 
@@ -810,6 +809,20 @@ TEST(tool_names_of_every_length)
     lathe_text_close(t);
 }
 
+TEST(switches_are_in_range)
+{
+    lathe_text *t = open_nano();
+    lathe_conversation c = {.messages = "[" U("x") "]", .thinking = (lathe_switch)77};
+    expect_error(t, &c, LATHE_E_ARGUMENT, "thinking is 77, expected 0 to 2");
+    c.thinking = LATHE_OFF;
+    c.preserve_thinking = (lathe_switch)3;
+    expect_error(t, &c, LATHE_E_ARGUMENT, "preserve_thinking is 3");
+    c.preserve_thinking = LATHE_DEFAULT;
+    c.late_system = (lathe_late_system)99;
+    expect_error(t, &c, LATHE_E_ARGUMENT, "late_system is 99, expected 0 to 2");
+    lathe_text_close(t);
+}
+
 /* Placeholders are for showing what the model would see; an answer from one would be made up. */
 TEST(media_are_rendered_but_no_request)
 {
@@ -836,8 +849,12 @@ TEST(media_are_rendered_but_no_request)
                  parts[i].part);
         snprintf(says, sizeof says, "messages[1].content[1]: %s", parts[i].says);
         lathe_conversation c = {.messages = messages};
-        CHECK_OK(lathe_render(t, &c, &p, &e), &e);
-        lathe_prompt_release(&p);
+        if (strstr(says, "a part of type")) {
+            CHECK_ERR(lathe_render(t, &c, &p, &e), &e, LATHE_E_UNSUPPORTED, says);
+        } else {
+            CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+            lathe_prompt_release(&p);
+        }
         CHECK_ERR(text_render_request(t, &c, &p, &e), &e, LATHE_E_UNSUPPORTED, says);
         CHECK(!p.text && !p.tokens.id);
     }
