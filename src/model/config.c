@@ -46,6 +46,20 @@ static void read_gdn_sizes(struct reader *r, struct dims *d)
     d->conv_dim = 2 * d->k_dim + d->v_dim;
 }
 
+/* layer_types hold; an interval that says something else may be the mistake, or they. */
+static void warn_interval(const struct reader *r, const struct dims *d, int32_t interval)
+{
+    if (!field_get(r, "full_attention_interval"))
+        return;
+    for (int32_t i = 0; i < d->n_layers; i++)
+        if (d->is_full_attention[i] != ((i + 1) % interval == 0)) {
+            log_warn("config.json: %slayer_types[%d] is %s attention, full_attention_interval, %d, "
+                     "says otherwise; layer_types hold",
+                     r->where, i, d->is_full_attention[i] ? "full" : "linear", interval);
+            return;
+        }
+}
+
 static void read_layer_types(struct reader *r, struct dims *d)
 {
     int32_t interval = opt_int(r, "full_attention_interval", 1, INT_MAX, 4);
@@ -68,14 +82,16 @@ static void read_layer_types(struct reader *r, struct dims *d)
         const char *s = json_text(r->doc, json_array_get(types, (size_t)i), &n);
         bool full = s && strcmp(s, "full_attention") == 0;
         if (!full && !(s && strcmp(s, "linear_attention") == 0)) {
-            *r->st = fail(r->err, LATHE_E_UNSUPPORTED,
-                          "%slayer_types[%d]: \"%.64s\" is not supported, only "
-                          "\"linear_attention\" and \"full_attention\"",
-                          r->where, i, s ? s : field_kind(json_array_get(types, (size_t)i)));
+            *r->st =
+                fail(r->err, LATHE_E_UNSUPPORTED,
+                     "%slayer_types[%d]: \"%.64s\" is not supported, only "
+                     "\"linear_attention\" and \"full_attention\"",
+                     r->where, i, s ? s : field_kind(r->doc, json_array_get(types, (size_t)i)));
             return;
         }
         d->is_full_attention[i] = full;
     }
+    warn_interval(r, d, interval);
 }
 
 static void check_supported(struct reader *r)
@@ -133,7 +149,7 @@ static lathe_status read_config(struct dims *d, const struct json_doc *doc, lath
     lathe_status st = LATHE_OK;
     struct reader top = {doc, doc->root, "", &st, err};
     if (!json_is_object(doc->root))
-        return fail(err, LATHE_E_FORMAT, "%s, expected an object", field_kind(doc->root));
+        return fail(err, LATHE_E_FORMAT, "%s, expected an object", field_kind(doc, doc->root));
     struct reader text = top;
     json_t *inner = opt_object(&top, "text_config");
     if (st)

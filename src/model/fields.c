@@ -3,13 +3,15 @@
 #include <math.h>
 #include <string.h>
 
-const char *field_kind(const json_t *v)
+const char *field_kind(const struct json_doc *doc, const json_t *v)
 {
     static const char *const names[] = {
         [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
         [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
         [JSON_FALSE] = "false",        [JSON_NULL] = "null",
     };
+    if (json_big_integer(doc, v))
+        return "a number out of range";
     return v ? names[json_typeof(v)] : "missing";
 }
 
@@ -26,7 +28,7 @@ void check_range(struct reader *r, const char *name, const json_t *v, int64_t mi
         return;
     if (!json_is_integer(v)) {
         *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected an integer of %lld to %lld",
-                      r->where, name, field_kind(v), (long long)min, (long long)max);
+                      r->where, name, field_kind(r->doc, v), (long long)min, (long long)max);
         return;
     }
     json_int_t i = json_integer_value(v);
@@ -62,7 +64,7 @@ double opt_real(struct reader *r, const char *name, double min, double max, doub
                       max);
     else
         *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected a number of %g to %g", r->where,
-                      name, field_kind(v), min, max);
+                      name, field_kind(r->doc, v), min, max);
     return other;
 }
 
@@ -73,7 +75,7 @@ bool opt_bool(struct reader *r, const char *name, bool other)
         return other;
     if (!json_is_boolean(v))
         *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected true or false", r->where, name,
-                      field_kind(v));
+                      field_kind(r->doc, v));
     return json_is_true(v);
 }
 
@@ -86,7 +88,7 @@ const char *opt_string(struct reader *r, const char *name, const char *other)
     const char *s = json_text(r->doc, v, &n);
     if (!s)
         *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected a string", r->where, name,
-                      field_kind(v));
+                      field_kind(r->doc, v));
     return s ? s : other;
 }
 
@@ -97,7 +99,7 @@ json_t *opt_object(struct reader *r, const char *name)
         return NULL;
     if (!json_is_object(v))
         *r->st = fail(r->err, LATHE_E_FORMAT, "%s%s: %s, expected an object", r->where, name,
-                      field_kind(v));
+                      field_kind(r->doc, v));
     return v;
 }
 

@@ -15,7 +15,7 @@ struct reader {
 };
 
 /* "an object", "a string" ..., "missing" for NULL. */
-const char *field_kind(const json_t *v);
+const char *field_kind(const struct json_doc *doc, const json_t *v);
 /* NULL if it is absent. */
 json_t *field_get(const struct reader *r, const char *name);
 

@@ -23,7 +23,7 @@ static void read_kind(struct reader *top, struct dflash_config *c)
     if (*top->st)
         return;
     if (!name)
-        name = field_kind(list);
+        name = field_kind(top->doc, list);
     /* DFlash2 first: the older name is its beginning. */
     if (strncmp(name, "DFlash2", 7) == 0)
         c->kind = DFLASH_SELECTOR;
@@ -63,7 +63,7 @@ static void read_layer_types(struct reader *top, struct reader *inner, struct df
             *top->st = fail(top->err, LATHE_E_UNSUPPORTED,
                             "layer_types[%d]: \"%.64s\" is not supported, only "
                             "\"sliding_attention\" and \"full_attention\"",
-                            i, s ? s : field_kind(v));
+                            i, s ? s : field_kind(top->doc, v));
             return;
         }
         any |= !d->is_full_attention[i];
@@ -99,7 +99,7 @@ static void read_taps(struct reader *top, struct reader *inner, struct dflash_co
     if (n < 1 || n > DFLASH_MAX_TAPS) {
         *top->st = fail(top->err, LATHE_E_FORMAT,
                         "%starget_layer_ids: %s of %zu entries, expected 1 to %d layers", r->where,
-                        field_kind(ids), n, DFLASH_MAX_TAPS);
+                        field_kind(top->doc, ids), n, DFLASH_MAX_TAPS);
         return;
     }
     c->n_taps = (int32_t)n;
@@ -173,7 +173,7 @@ static lathe_status read_config(struct dflash_config *c, const struct json_doc *
     lathe_status st = LATHE_OK;
     struct reader top = {doc, doc->root, "", &st, err};
     if (!json_is_object(doc->root))
-        return fail(err, LATHE_E_FORMAT, "%s, expected an object", field_kind(doc->root));
+        return fail(err, LATHE_E_FORMAT, "%s, expected an object", field_kind(doc, doc->root));
     struct reader inner = {doc, opt_object(&top, "dflash_config"), "dflash_config.", &st, err};
     read_kind(&top, c);
     only_string(&top, "model_type", "qwen3", "qwen3");

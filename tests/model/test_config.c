@@ -123,6 +123,9 @@ TEST(layer_types_decide)
     s.layer_types = "fllf";
     CHECK_OK(read_spec(&d, &s, &e), &e);
     CHECK(d.is_full_attention[0] && !d.is_full_attention[1] && d.is_full_attention[3]);
+    CHECK_INT(n_warnings, 1);
+    CHECK(strstr(warning,
+                 "layer_types[0] is full attention, full_attention_interval, 4, says otherwise"));
     s.layer_types = NULL;
     s.full_attention_interval = 2;
     CHECK_OK(read_spec(&d, &s, &e), &e);
@@ -230,6 +233,8 @@ TEST(kinds_and_ranges)
         {"\"layer_types\": 4", "layer_types: 0 entries"},
         {"\"tie_word_embeddings\": 1", "tie_word_embeddings: an integer, expected true or false"},
         {"\"mtp_num_hidden_layers\": -1", "mtp_num_hidden_layers: -1"},
+        {"\"rope_parameters\": 18446744073709551615",
+         "rope_parameters: a number out of range, expected an object"},
         {"\"rope_parameters\": []", "rope_parameters: an array, expected an object"},
         {"\"rope_parameters\": {\"rope_theta\": 0}", "rope_parameters.rope_theta: 0"},
         {"\"rope_parameters\": {\"rope_theta\": -1e7}", "rope_parameters.rope_theta: -1e+07"},
