@@ -72,6 +72,20 @@ static bool timed_linears(void *stream, const struct linear_args *a, int n)
     return true;
 }
 
+static bool timed_linear_silu_mul(void *stream, const struct linear_args a[2])
+{
+    struct weight all = *a->w;
+    all.rows *= 2;
+    note("linear_silu_mul", &a->y, &all);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    if (!backend_cuda.linear_silu_mul(stream, a))
+        return false;
+    (void)cudaEventRecord(call[n_calls].end, raw);
+    if (n_calls + 1 < MAX_CALLS)
+        n_calls++;
+    return true;
+}
+
 struct line {
     char name[64];
     double ms, flops;
@@ -167,6 +181,7 @@ static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t row
     USE(attention), USE(attention_gate), USE(gdn_gates), USE(causal_conv1d_silu);
     USE(gated_delta_rule), USE(rmsnorm_gated), USE(gather_rows);
     timed.linears = timed_linears;
+    timed.linear_silu_mul = timed_linear_silu_mul;
     int times = phase == PHASE_PREFILL ? 3 : TIMES;
     for (int i = 0; i < 3; i++)
         run(o, phase, pos, rows);

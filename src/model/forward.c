@@ -29,9 +29,9 @@ static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
 
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
+    op_gdn_gates(x, r.g, r.beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
     op_linears(x, 2, (struct tensor[]){r.mixed, z}, u,
                (const struct weight *[]){&w->in_proj_qkv, &w->in_proj_z});
-    op_gdn_gates(x, r.g, r.beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
     op_causal_conv1d_silu(x, r.qkv, r.mixed, w->conv1d, tail, b);
     op_gated_delta_rule(x, o, r.qkv, r.g, r.beta, S, &heads, b);
     op_rmsnorm_gated(x, z, o, z, w->norm, d->rms_eps); /* F32 in, act out, over z */
@@ -74,14 +74,11 @@ void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct ten
     int64_t T = h.dim[0];
     size_t mark = exec_push(x);
     struct tensor u = exec_tmp(x, h.dtype, T, d->hidden);
-    struct tensor gate = exec_tmp(x, h.dtype, T, d->mlp);
-    struct tensor up = exec_tmp(x, h.dtype, T, d->mlp);
+    struct tensor y = exec_tmp(x, h.dtype, T, d->mlp);
 
     op_rmsnorm(x, u, h, l->post_attention_layernorm, d->rms_eps);
-    op_linears(x, 2, (struct tensor[]){gate, up}, u,
-               (const struct weight *[]){&l->mlp.gate_proj, &l->mlp.up_proj});
-    op_silu_mul(x, gate, gate, up);
-    op_linear_add(x, h, gate, &l->mlp.down_proj);
+    op_linear_silu_mul(x, y, u, &l->mlp.gate_proj, &l->mlp.up_proj);
+    op_linear_add(x, h, y, &l->mlp.down_proj);
     exec_pop(x, mark);
 }
 

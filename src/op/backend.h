@@ -184,6 +184,8 @@ struct backend {
     /* Makes n products of one input at once, if it can and they need no scratch; what fails is reported by the
      * next operator. NULL: it never can. */
     bool (*linears)(void *stream, const struct linear_args *a, int n);
+    /* The same for y = silu(gate) * up of two products of one size, y being the first's. */
+    bool (*linear_silu_mul)(void *stream, const struct linear_args a[2]);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

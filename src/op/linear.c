@@ -59,3 +59,22 @@ void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
     for (int i = 0; i < n; i++)
         linear(x, y[i], in, w[i], false);
 }
+
+void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
+                        const struct weight *gate, const struct weight *up)
+{
+    size_t mark = exec_push(x);
+    OP_BEGIN(x);
+    OP_REQUIRE(x, "linear_silu_mul", y.dtype == in.dtype && gate->rows == up->rows);
+    struct tensor other = exec_tmp(x, y.dtype, in.dim[0], up->rows);
+    check(x, y, in, gate, false);
+    check(x, other, in, up, false);
+    OP_BEGIN(x);
+    struct linear_args a[2] = {{.y = y, .in = in, .w = gate, .phase = x->phase},
+                               {.y = other, .in = in, .w = up, .phase = x->phase}};
+    if (x->planning || !x->backend->linear_silu_mul || !x->backend->linear_silu_mul(x->stream, a)) {
+        op_linears(x, 2, (struct tensor[]){y, other}, in, (const struct weight *[]){gate, up});
+        op_silu_mul(x, y, y, other);
+    }
+    exec_pop(x, mark);
+}

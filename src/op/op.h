@@ -41,6 +41,11 @@ void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct w
 void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
                 const struct weight *const *w);
 
+/* y = silu(gate in) * (up in), what op_linear twice and op_silu_mul give, where a backend can in one go.
+ *   y [T, rows] act; gate and up of one size. */
+void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
+                        const struct weight *gate, const struct weight *up);
+
 /* h[t,r] += sum_c W[r,c] * in[t,c], the sum in F32 and rounded once.  h [T, rows] act. */
 void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const struct weight *w);
 

@@ -107,16 +107,13 @@ static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct 
     size_t mark = exec_push(x);
     struct tensor u = exec_tmp(x, h.dtype, T, c->hidden);
     struct tensor y = exec_tmp(x, h.dtype, T, c->hidden);
-    struct tensor gate = exec_tmp(x, h.dtype, T, c->mlp);
-    struct tensor up = exec_tmp(x, h.dtype, T, c->mlp);
+    struct tensor gated = exec_tmp(x, h.dtype, T, c->mlp);
     struct tensor delta = delta_of(x, &d->config, T);
 
     op_rmsnorm(x, u, h, l->post_attention_layernorm, c->rms_eps);
     struct tensor in = prepare(x, d, &l->mlp_conv, delta, y, u);
-    op_linears(x, 2, (struct tensor[]){gate, up}, in,
-               (const struct weight *[]){&l->mlp.gate_proj, &l->mlp.up_proj});
-    op_silu_mul(x, gate, gate, up);
-    finish(x, d, &l->mlp_conv, delta, h, y, gate, &l->mlp.down_proj);
+    op_linear_silu_mul(x, gated, in, &l->mlp.gate_proj, &l->mlp.up_proj);
+    finish(x, d, &l->mlp_conv, delta, h, y, gated, &l->mlp.down_proj);
     exec_pop(x, mark);
 }
 

@@ -725,6 +725,44 @@ TEST(linears)
         }
 }
 
+/* What the products and silu_mul give one after the other, with the input's rows apart too. */
+TEST(linear_silu_mul)
+{
+    enum { ROWS = 48, COLS = 640 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {15};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int i = 0; i < n_envs; i++)
+            for (int64_t T = 1; T < 40; T += 7) {
+                struct random_weight x[2], tiled[2] = {{{0}, NULL, NULL}, {{0}, NULL, NULL}};
+                const struct weight *w[2];
+                struct tensor in = op_tensor(DT_BF16, T, COLS, T % 3 * 8), alone[2];
+                struct tensor y = op_tensor(DT_BF16, T, ROWS, 5);
+                op_fill_normal(&in, &r, 0, 1);
+                for (int k = 0; k < 2; k++) {
+                    x[k] = random_tiled((enum weight_format_id)f, ROWS, COLS, &r);
+                    w[k] = &x[k].w;
+                    if (env[i].backend->arrange) {
+                        tiled[k] = arranged(&env[i], &x[k].w);
+                        w[k] = &tiled[k].w;
+                    }
+                    alone[k] = op_tensor(DT_BF16, T, ROWS, 2);
+                    op_linear(&env[i].exec, alone[k], in, w[k]);
+                }
+                op_silu_mul(&env[i].exec, alone[0], alone[0], alone[1]);
+                op_case("%s, %s, T %lld", env[i].name, weight_formats[f].name, (long long)T);
+                op_linear_silu_mul(&env[i].exec, y, in, w[0], w[1]);
+                op_check_ok(&env[i]);
+                op_check_same("y", &y, &alone[0]);
+                op_done();
+                for (int k = 0; k < 2; k++) {
+                    release(&x[k]);
+                    release(&tiled[k]);
+                }
+            }
+}
+
 TEST(refuses_contradictions)
 {
     int n_envs;

@@ -180,26 +180,48 @@ __device__ __forceinline__ float scale_at(const tiled_part &a, int64_t i)
                         : to_float(((const bf16 *)a.row_scales)[i]);
 }
 
+/* The product of row `row`, from its sum. */
+template <weight_format_id F>
+__device__ __forceinline__ float finished(const tiled_part &p, float sum, int64_t row)
+{
+    if (F == WF_NVFP4)
+        return sum * ((float)(1 << NVFP4_SHIFT) * p.global);
+    if (F == WF_FP8_TENSOR)
+        return sum * p.global;
+    return F == WF_FP8_ROW ? sum * scale_at(p, row) : sum;
+}
+
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. AHEAD units a warp and the blocks that fit a multiprocessor
  * together keep some 80 KB on their way. Bound by the weights' bytes; NVFP4 at eight rows nearly by instructions:
- * 11 shifts and masks and 4 products for eight codes. */
-template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool ALIGNED>
+ * 11 shifts and masks and 4 products for eight codes.
+ *
+ * GATED: a block has the same strip of the first two parts, and y of the first is silu(gate) * up of these. */
+template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED, bool ALIGNED>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 {
-    __shared__ float part[WARPS][STRIP_ROWS][GROUPS * 8];
+    enum { MATRICES = GATED ? 2 : 1 };
+    __shared__ float part[MATRICES][WARPS][STRIP_ROWS][GROUPS * 8];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, quad = lane % 4;
     int32_t block = (int32_t)blockIdx.x, t0 = (int32_t)blockIdx.y * GROUPS * 8;
-    const tiled_part &p = a.part[(block >= a.part[1].first) + (block >= a.part[2].first)];
-    int32_t strip = block - p.first;
-    const uint4 *codes = (const uint4 *)p.codes + (int64_t)strip * a.units * (pieces<F>() * 32);
-    const uint2 *scales = p.scales + (int64_t)strip * a.units * 16;
-    lane_codes<F> w[AHEAD];
-    float acc[GROUPS][4] = {};
+    int32_t at = GATED ? 0 : (block >= a.part[1].first) + (block >= a.part[2].first);
+    int32_t strip = block - a.part[at].first;
+    const uint4 *codes[MATRICES];
+    const uint2 *scales[MATRICES];
+    lane_codes<F> w[AHEAD][MATRICES];
+    float acc[MATRICES][GROUPS][4] = {};
 
 #pragma unroll
+    for (int m = 0; m < MATRICES; m++) {
+        int64_t first = (int64_t)strip * a.units;
+        codes[m] = (const uint4 *)a.part[at + m].codes + first * (pieces<F>() * 32);
+        scales[m] = a.part[at + m].scales + first * 16;
+    }
+#pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        if (warp + i * WARPS < a.units)
-            load_codes<F>(w[i], codes, scales, warp + i * WARPS, lane);
+#pragma unroll
+        for (int m = 0; m < MATRICES; m++)
+            if (warp + i * WARPS < a.units)
+                load_codes<F>(w[i][m], codes[m], scales[m], warp + i * WARPS, lane);
     begin_kernel();
 
     const bf16 *in[GROUPS];
@@ -219,28 +241,34 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
                 for (int n = 0; n < GROUPS; n++)
                     x[j][n] =
                         load_in<ALIGNED>(in[n] + u * UNIT_COLS + j * 32, t0 + n * 8 + g < a.T);
-            if (F == WF_FP8_BLOCK) {
-                float one[GROUPS][4] = {};
-                multiply<F, GROUPS>(one, w[i], x);
-                float s = scale_at(p, strip * STRIP_ROWS / 128 * p.row_scale_stride + u);
 #pragma unroll
-                for (int n = 0; n < GROUPS; n++)
+            for (int m = 0; m < MATRICES; m++) {
+                const tiled_part &p = a.part[at + m];
+                if (F == WF_FP8_BLOCK) {
+                    float one[GROUPS][4] = {};
+                    multiply<F, GROUPS>(one, w[i][m], x);
+                    float s = scale_at(p, strip * STRIP_ROWS / 128 * p.row_scale_stride + u);
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        acc[n][k] = fmaf(s, one[n][k], acc[n][k]);
-            } else {
-                multiply<F, GROUPS>(acc, w[i], x);
+                    for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                            acc[m][n][k] = fmaf(s, one[n][k], acc[m][n][k]);
+                } else {
+                    multiply<F, GROUPS>(acc[m], w[i][m], x);
+                }
+                if (u + AHEAD * WARPS < a.units)
+                    load_codes<F>(w[i][m], codes[m], scales[m], u + AHEAD * WARPS, lane);
             }
-            if (u + AHEAD * WARPS < a.units)
-                load_codes<F>(w[i], codes, scales, u + AHEAD * WARPS, lane);
         }
     }
 
 #pragma unroll
-    for (int n = 0; n < GROUPS; n++)
+    for (int m = 0; m < MATRICES; m++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            part[warp][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2] = acc[n][i];
+        for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                part[m][warp][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2] = acc[m][n][i];
     __syncthreads();
     for (int i = threadIdx.x; i < STRIP_ROWS * GROUPS * 8; i += 32 * WARPS) {
         int r = i % STRIP_ROWS, c = i / STRIP_ROWS;
@@ -248,48 +276,55 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
         int32_t t = t0 + c;
         if (t >= a.T)
             continue;
-        float sum = part[0][r][c];
+        float y[MATRICES];
 #pragma unroll
-        for (int k = 1; k < WARPS; k++)
-            sum += part[k][r][c];
-        if (F == WF_NVFP4)
-            sum *= (float)(1 << NVFP4_SHIFT) * p.global;
-        else if (F == WF_FP8_TENSOR)
-            sum *= p.global;
-        else if (F == WF_FP8_ROW)
-            sum *= scale_at(p, row);
-        if (p.y_f32) {
-            ((float *)p.y)[t * p.y_stride + row] = sum;
-        } else {
-            bf16 *y = (bf16 *)p.y + t * p.y_stride + row;
-            *y = from_float<bf16>(p.add ? to_float(*y) + sum : sum);
+        for (int m = 0; m < MATRICES; m++) {
+            float sum = part[m][0][r][c];
+#pragma unroll
+            for (int k = 1; k < WARPS; k++)
+                sum += part[m][k][r][c];
+            y[m] = finished<F>(a.part[at + m], sum, row);
         }
+        const tiled_part &p = a.part[at];
+        bf16 *to = (bf16 *)p.y + t * p.y_stride + row;
+        if (GATED)
+            *to = from_float<bf16>(silu(to_float(from_float<bf16>(y[0]))) *
+                                   to_float(from_float<bf16>(y[MATRICES - 1])));
+        else if (p.y_f32)
+            ((float *)p.y)[t * p.y_stride + row] = y[0];
+        else
+            *to = from_float<bf16>(p.add ? to_float(*to) + y[0] : y[0]);
     }
 }
 
 /* ---- Host side --------------------------------------------------------------------------------- */
 
-template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS>
+template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
     dim3 grid((unsigned)a.strips, (unsigned)cuda_blocks(a.T, 8 * GROUPS));
-    if ((uintptr_t)a.in % 16 == 0 && a.in_stride % 8 == 0)
-        launch_next(c->stream, linear_tiled<F, GROUPS, AHEAD, BLOCKS, true>, grid, 32 * WARPS, 0,
-                    a);
-    else
-        launch_next(c->stream, linear_tiled<F, GROUPS, AHEAD, BLOCKS, false>, grid, 32 * WARPS, 0,
-                    a);
+    bool aligned = (uintptr_t)a.in % 16 == 0 && a.in_stride % 8 == 0;
+    launch_next(c->stream,
+                aligned ? linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true>
+                        : linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false>,
+                grid, 32 * WARPS, 0, a);
 }
 
-template <weight_format_id F> static void launch_format(struct gpu *c, const tiled_args &a)
+template <weight_format_id F>
+static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
 {
-    if (a.T <= 8)
-        launch<F, 1, F == WF_NVFP4 ? 3 : 2, 3>(c, a);
+    enum { AHEAD = F == WF_NVFP4 ? 3 : 2 };
+    if (gated && a.T <= 8)
+        launch<F, 1, AHEAD, 2, true>(c, a);
+    else if (gated)
+        launch<F, 2, AHEAD - 1, 2, true>(c, a);
+    else if (a.T <= 8)
+        launch<F, 1, AHEAD, 3, false>(c, a);
     else
-        launch<F, 2, F == WF_NVFP4 ? 3 : 2, 2>(c, a);
+        launch<F, 2, AHEAD, 2, false>(c, a);
 }
 
-static void launch_parts(struct gpu *c, const struct linear_args *l, int n)
+static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool gated)
 {
     tiled_args a = {
         .in = (const bf16 *)l->in.data,
@@ -317,37 +352,56 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n)
         };
         a.strips += (int32_t)(w->rows / STRIP_ROWS);
     }
+    if (gated)
+        a.strips /= 2;
     switch (l->w->format) {
     case WF_NVFP4:
-        launch_format<WF_NVFP4>(c, a);
+        launch_format<WF_NVFP4>(c, a, gated);
         break;
     case WF_FP8_ROW:
-        launch_format<WF_FP8_ROW>(c, a);
+        launch_format<WF_FP8_ROW>(c, a, gated);
         break;
     case WF_FP8_BLOCK:
-        launch_format<WF_FP8_BLOCK>(c, a);
+        launch_format<WF_FP8_BLOCK>(c, a, gated);
         break;
     default:
-        launch_format<WF_FP8_TENSOR>(c, a);
+        launch_format<WF_FP8_TENSOR>(c, a, gated);
     }
 }
 
 extern "C" lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a,
                                           lathe_error *err)
 {
-    launch_parts(c, a, 1);
+    launch_parts(c, a, 1, false);
     return cuda_launched(c, err);
+}
+
+/* Can these products of one input be made by one launch? */
+static bool go_together(const struct gpu *c, const struct linear_args *a, int n)
+{
+    if (n > MOST_PARTS || a->in.dtype != DT_BF16)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!a[i].w->tiled || a[i].w->format != a->w->format || cuda_linear_prefill_takes(c, &a[i]))
+            return false;
+    return true;
 }
 
 extern "C" bool cuda_linears(void *stream, const struct linear_args *a, int n)
 {
     struct gpu *c = cuda_of(stream);
-    if (n > MOST_PARTS || a->in.dtype != DT_BF16 || cuda_linear_prefill_takes(c, a))
+    if (!go_together(c, a, n))
         return false;
-    for (int i = 0; i < n; i++)
-        if (!a[i].w->tiled || a[i].w->format != a->w->format || cuda_linear_prefill_takes(c, &a[i]))
-            return false;
-    launch_parts(c, a, n);
+    launch_parts(c, a, n, false);
+    return true;
+}
+
+extern "C" bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2])
+{
+    struct gpu *c = cuda_of(stream);
+    if (!go_together(c, a, 2))
+        return false;
+    launch_parts(c, a, 2, true);
     return true;
 }
 
