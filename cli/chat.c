@@ -5,9 +5,11 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -74,6 +76,7 @@ struct chat {
     int code; /* of the worst failure so far */
     EditLine *edit;
     History *history;
+    int typed_ahead; /* bytes that came before the editor had the terminal and are not read yet */
 };
 
 /* ---- Lines --------------------------------------------------------------------------------- */
@@ -84,12 +87,40 @@ static const char *prompt_text(EditLine *edit)
     return "> ";
 }
 
-/* Waits for a byte of standard input. False, with errno EINTR, after Ctrl-C: the signal may have gone
- * to another thread or come just before the wait, so the flag is looked at from time to time. */
+/* A signal that ends the program, held back until the terminal is as it was. 0: none. */
+static volatile sig_atomic_t ended_by;
+static const int ending[] = {SIGTERM, SIGHUP, SIGQUIT};
+enum { N_ENDING = sizeof ending / sizeof *ending };
+
+static void on_ending(int sig)
+{
+    ended_by = sig;
+}
+
+static void hold_ending(struct sigaction before[N_ENDING])
+{
+    struct sigaction a = {.sa_handler = on_ending};
+    for (int i = 0; i < N_ENDING; i++) {
+        (void)sigaction(ending[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            (void)sigaction(ending[i], &a, NULL);
+    }
+}
+
+static void let_end(const struct sigaction before[N_ENDING])
+{
+    for (int i = 0; i < N_ENDING; i++)
+        (void)sigaction(ending[i], &before[i], NULL);
+    if (ended_by)
+        (void)raise(ended_by);
+}
+
+/* Waits for a byte of standard input. False, with errno EINTR, after Ctrl-C or a signal that ends the program:
+ * it may have gone to another thread or come just before the wait, so the flags are looked at from time to time. */
 static bool wait_for_input(void)
 {
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
-    while (!interrupt_pending()) {
+    while (!interrupt_pending() && !ended_by) {
         int n = poll(&p, 1, 50);
         if (n > 0)
             return true;
@@ -100,11 +131,13 @@ static bool wait_for_input(void)
     return false;
 }
 
-/* One character for libedit. */
+/* One character for libedit. Ctrl-D that was typed before the editor had the terminal has become a NUL. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
+    enum { CTRL_D = 4 };
     char s[4];
-    (void)edit;
+    struct chat *c = NULL;
+    (void)el_get(edit, EL_CLIENTDATA, &c);
     for (size_t n = 0; n < sizeof s;) {
         if (!wait_for_input())
             return -1;
@@ -115,6 +148,11 @@ static int read_character(EditLine *edit, wchar_t *out)
             continue;
         if (got < 0)
             return -1;
+        if (c->typed_ahead > 0) {
+            c->typed_ahead--;
+            if (s[n] == 0)
+                s[n] = CTRL_D;
+        }
         n++;
         uint32_t cp;
         if (utf8_decode(s, n, &cp)) {
@@ -143,6 +181,7 @@ static void open_editor(struct chat *c)
     (void)el_set(c->edit, EL_PROMPT, prompt_text);
     (void)el_set(c->edit, EL_EDITOR, "emacs");
     (void)el_set(c->edit, EL_HIST, history, c->history);
+    (void)el_set(c->edit, EL_CLIENTDATA, c);
     (void)el_set(c->edit, EL_GETCFN, read_character);
     (void)el_source(c->edit, NULL);
 }
@@ -154,11 +193,17 @@ static bool read_part(struct chat *c, struct buf *line, bool *stopped)
     if (c->edit && c->history) {
         int n = 0;
         HistEvent ev;
+        struct sigaction before[N_ENDING];
+        hold_ending(before);
         interrupt_arm(false);
         el_resize(c->edit);
         /* Before the prompt is shown: what is typed right behind it, Ctrl-D above all, is the editor's. */
         (void)el_set(c->edit, EL_PREP_TERM, 1);
+        if (ioctl(STDIN_FILENO, FIONREAD, &c->typed_ahead) != 0)
+            c->typed_ahead = 0;
         const char *s = el_gets(c->edit, &n);
+        (void)el_set(c->edit, EL_PREP_TERM, 0);
+        let_end(before);
         *stopped = interrupt_pending();
         interrupt_disarm();
         if (*stopped) {

@@ -4,7 +4,9 @@ the prompt and in an answer, Ctrl-D. Says what is missing and exits 1, or says n
 import os
 import pty
 import select
+import signal
 import sys
+import termios
 import time
 
 program, model = sys.argv[1], sys.argv[2]
@@ -76,6 +78,36 @@ t.send(b"\x04")
 code = t.status()
 if code != 0:
     sys.exit(f"Ctrl-D: status {code}")
+
+# Ctrl-D typed while the model is loaded, and while it answers, ends the chat at the next prompt.
+t = Terminal("chat", "-m", model, "--no-think", "--greedy")
+t.send(b"\x04")
+code = t.status()
+if code != 0:
+    sys.exit(f"Ctrl-D typed ahead: status {code}")
+t = Terminal("chat", "-m", model, "--no-think", "--greedy")
+t.wait_for(b"> ")
+t.send(b"What is a kiln?\r")
+t.wait_for(b"A kiln")
+t.send(b"\x04")
+code = t.status()
+if code != 0:
+    sys.exit(f"Ctrl-D in an answer: status {code}")
+
+# SIGTERM at the prompt ends the program and gives the terminal back as it was.
+t = Terminal("chat", "-m", model)
+before = termios.tcgetattr(t.fd)
+t.wait_for(b"> ")
+t.send(b"abc")
+t.wait_for(b"abc")
+if termios.tcgetattr(t.fd)[3] & termios.ICANON:
+    sys.exit("the editor does not have the terminal")
+os.kill(t.pid, signal.SIGTERM)
+_, status = os.waitpid(t.pid, 0)
+if os.waitstatus_to_exitcode(status) != -signal.SIGTERM:
+    sys.exit(f"SIGTERM: status {status}")
+if termios.tcgetattr(t.fd)[:4] != before[:4]:
+    sys.exit(f"SIGTERM leaves the terminal as {termios.tcgetattr(t.fd)[:4]}, it was {before[:4]}")
 
 t = Terminal("chat", "-m", model, "--no-think", "--ignore-eos", "--seed", "1")
 t.wait_for(b"> ")
