@@ -9,7 +9,9 @@
  * may be NULL). Strings are UTF-8. Pointers that a call returns or fills are borrowed from the object
  * they came from and stay valid until the next call on that object, unless a line says otherwise.
  * Engines and texts may be used from several threads at once; a request from one thread at a time,
- * except lathe_request_cancel, which may come from any. The library never prints, exits or aborts. */
+ * except lathe_request_cancel, which may come from any. The library never prints, exits or aborts. A model's
+ * files must not change while a checkpoint or an engine has them open: they are mapped, and reading what a file
+ * that shrank no longer has ends the process (SIGBUS). */
 #ifndef LATHE_LATHE_H
 #define LATHE_LATHE_H
 
