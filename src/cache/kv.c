@@ -36,7 +36,9 @@ lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s, struct
     kv->pages_per_slot = pages_for(s->n_ctx);
     size_t n = n_pages_of(s);
     if (n > INT32_MAX)
-        return fail(err, LATHE_E_LIMIT, "KV cache: %zu pages, at most %d", n, INT32_MAX);
+        return fail(err, LATHE_E_LIMIT,
+                    "KV cache of %d x %d positions: %zu pages of %d, at most %d", s->n_slots,
+                    s->n_ctx, n, KV_PAGE, INT32_MAX);
     kv->n_pages = (int32_t)n;
     void *data = NULL, *table = NULL;
     lathe_status st = region_take(region, &data, n * page_bytes(s) * 2 * (size_t)s->n_layers, err);
@@ -47,8 +49,9 @@ lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s, struct
         kv->page_table = calloc(n ? n : 1, sizeof(int32_t));
         kv->device_table = backend->is_host ? kv->page_table : table;
         kv->n_used = calloc((size_t)s->n_slots, sizeof(int32_t));
-        kv->free_page = malloc(n * sizeof(int32_t));
-        if (!kv->page_table || !kv->n_used || !kv->free_page)
+        /* While measuring there are no pages to give: only the table, never written, which operators look at. */
+        kv->free_page = region->measuring ? NULL : malloc(n * sizeof(int32_t));
+        if (!kv->page_table || !kv->n_used || (!kv->free_page && !region->measuring))
             st = fail_memory(err, n * sizeof(int32_t));
     }
     if (st) {
@@ -56,6 +59,8 @@ lathe_status kv_cache_open(struct kv_cache *kv, const struct kv_shape *s, struct
         error_context(err, "KV cache of %d x %d positions", s->n_slots, s->n_ctx);
         return st;
     }
+    if (!kv->free_page)
+        return LATHE_OK;
     for (int32_t i = 0; i < kv->n_pages; i++)
         kv->free_page[i] = kv->n_pages - 1 - i;
     kv->n_free = kv->n_pages;

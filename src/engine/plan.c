@@ -123,9 +123,10 @@ static lathe_status largest(struct lathe_engine *e, struct memory *m, int32_t ch
         e->options.n_ctx = n < most ? (int32_t)n : most;
         e->options.prefill_chunk = chunk < e->options.n_ctx ? chunk : e->options.n_ctx;
         lathe_status st = measure(e, m, err);
-        if (st)
+        bool too_large = st == LATHE_E_LIMIT || st == LATHE_E_MEMORY;
+        if (st && !too_large)
             return st;
-        if (fits(e, true))
+        if (!st && fits(e, true))
             low = at;
         else
             high = at - 1;

@@ -1,6 +1,7 @@
 /* Memory plans: what they say is what is taken; what does not fit is refused with numbers; the largest context
  * that fits. On the GPU where there is one: the same through the same interface. */
 #include "engine/engine.h"
+#include "make_model.h"
 #include "test.h"
 
 static const char *const specs[] = {"none", "ngram", "mtp", "mtp+ngram", "dflash2+ngram"};
@@ -139,6 +140,36 @@ TEST(what_does_not_fit_is_refused_with_numbers)
     o.draft_dir = "no/such/drafter";
     CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_IO, "no/such/drafter");
     CHECK_INT(plan.total, 0);
+}
+
+/* Slots times context beyond what the cache can number, and just within: nothing is taken for a plan. */
+TEST(contexts_beyond_all_memory_are_refused)
+{
+    struct model_spec s;
+    lathe_memory_plan plan;
+    lathe_error err;
+    model_spec_init(&s);
+    s.vocab = 8192;
+    s.tokenizer = true;
+    s.max_position = 1 << 30;
+    make_model(test_tmp("endless"), &s);
+    for (int i = 0; i < 2; i++) {
+        lathe_engine_options o = nano(1 << 30, i ? "mtp" : "none");
+        o.model_dir = test_tmp("endless");
+        o.n_slots = 256;
+        CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_LIMIT,
+                  "KV cache of 256 x 1073741824 positions: 4294967296 pages of 64");
+        CHECK_INT(plan.total, 0);
+        o.n_slots = 127;
+        if (!test_quick())
+            CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_MEMORY, "1073741824");
+        o.n_slots = 256;
+        o.n_ctx = LATHE_CTX_AUTO;
+        o.memory = 2000 * 1000 * 1000;
+        CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+        check_sum(&plan);
+        CHECK(plan.n_ctx >= KV_PAGE && taken(&plan) <= o.memory);
+    }
 }
 
 struct seen {
