@@ -38,7 +38,7 @@ typedef enum lathe_status {
     LATHE_E_NUMERIC,     /* NaN or infinity where a finite number is needed */
     LATHE_E_CANCELLED,   /* lathe_request_cancel, or the engine closed */
     LATHE_E_BUSY,        /* no room for another request now */
-    LATHE_E_DEVICE,      /* the accelerator failed; reopen the engine */
+    LATHE_E_DEVICE,      /* the accelerator failed; reopen the engine, else the process */
 } lathe_status;
 
 typedef struct lathe_error {

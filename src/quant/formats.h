@@ -35,7 +35,8 @@ struct weight {
                              no data for the others */
     float global; /* multiplier of all: FP8_TENSOR's scale, NVFP4's second-level scale (where the
                      file stores a divisor, its reciprocal); 1 for the others */
-    bool tiled;   /* a backend's arrange put the words into an order of its own: only its linear and what
+    bool
+        tiled; /* a backend's arrange put the words into an order of its own: only its linear and what
                      it shares with linear read them */
 };
 

@@ -140,6 +140,21 @@ static void lose_device(lathe_engine *e)
     (void)e->backend->rmsnorm(e->stream, &a, &err);
 }
 
+/* Does the driver give the device back? If not, the engine says what helps. */
+static bool comes_back(void)
+{
+    void *stream;
+    lathe_error err;
+    if (!backend_cuda.open(&stream, NULL, NULL, &err)) {
+        backend_cuda.close(stream);
+        return true;
+    }
+    CHECK_INT(err.status, LATHE_E_DEVICE);
+    CHECK(strstr(err.message, "start the program again") != NULL);
+    printf("     %s\n", err.message);
+    return false;
+}
+
 static void lose_and_reopen(void)
 {
     char first[1024], again[1024];
@@ -153,6 +168,8 @@ static void lose_and_reopen(void)
         CHECK_OK(submit(e, &r, &err), &err);
         check_failed(e, &r, 1, "CUDA: ");
         lathe_engine_close(e);
+        if (!comes_back())
+            return;
         e = open_nano("cuda");
         answer(e, again, sizeof again);
         CHECK_STR(again, first);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "op/cuda/cuda.h"
 #include "op/cuda/gemm.h"
@@ -16,8 +15,8 @@
 /* ---- Failures -----------------------------------------------------------------------------------
  *
  * Some errors, an illegal address for one, end the device's context: every call of the process returns them from
- * then on. Only a reset of the device brings it back, and takes with it whatever other streams have there; so it
- * is reset by the last stream that is closed. */
+ * then on. Only a reset of the device brings it back, if the driver agrees (580 does not after an illegal address),
+ * and takes with it whatever other streams have there; so it is reset by the last stream that is closed. */
 
 static struct {
     pthread_mutex_t lock;
@@ -86,20 +85,6 @@ static bool is_built_for(int sm)
 
 bool cuda_overlaps;
 
-/* A device that was reset may take a while to be there again. */
-static cudaError_t set_device(int device)
-{
-    enum { TIMES = 100 };
-    const struct timespec pause = {.tv_nsec = 30000000};
-    cudaError_t e = cudaSetDevice(device);
-    for (int i = 0; i < TIMES && e == cudaErrorDevicesUnavailable && process.was_reset; i++) {
-        (void)nanosleep(&pause, NULL);
-        (void)cudaGetLastError();
-        e = cudaSetDevice(device);
-    }
-    return e;
-}
-
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
@@ -117,9 +102,13 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e == cudaErrorNoDevice || (!e && n == 0))
         return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
     if (!e)
-        e = set_device(c->device); /* the first that is visible, which is every thread's own */
+        e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
+    if (e == cudaErrorDevicesUnavailable && process.was_reset)
+        return fail(err, LATHE_E_DEVICE,
+                    "CUDA: the driver does not give a lost device back to this process; start the "
+                    "program again");
     if (e)
         return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
