@@ -73,6 +73,7 @@ struct lathe_engine {
     int32_t n_holders; /* who opened it, open requests and scores: the last one frees the struct */
     lathe_error failure; /* of the device; status LATHE_OK: none. All requests end with it */
     bool kicked;         /* something changed that the scheduler waits for */
+    bool resting;        /* the scheduler waits, and touches nothing until it is kicked */
 };
 
 /* round.c: the steps of a running request. Each ends the requests that it should. */

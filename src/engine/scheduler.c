@@ -145,11 +145,13 @@ void scheduler_kick(struct lathe_engine *e)
 void *scheduler_main(void *arg)
 {
     struct lathe_engine *e = arg;
-    bool idle = false;
+    bool idle = true;
     for (;;) {
         pthread_mutex_lock(&e->lock);
+        e->resting = idle;
         while (idle && !e->kicked && !e->stopping)
             pthread_cond_wait(&e->wake, &e->lock);
+        e->resting = false;
         e->kicked = false;
         bool stopping = e->stopping;
         pthread_mutex_unlock(&e->lock);

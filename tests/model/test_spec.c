@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include <inttypes.h>
+#include <sched.h>
 
 #include "engine/engine.h"
 #include "make_model.h"
@@ -612,19 +613,37 @@ static const struct drafter_ops scripted_ops = {
     .save = scripted_save,
 };
 
-/* Lends the idle engine the scripted drafter in place of its own. */
+/* Once the engine has nothing to do. */
+static void swap_drafter(lathe_engine *e, const struct drafter_ops **ops, struct drafter **drafter)
+{
+    const struct drafter_ops *old_ops;
+    struct drafter *old;
+    pthread_mutex_lock(&e->lock);
+    while (!e->resting || e->kicked) {
+        pthread_mutex_unlock(&e->lock);
+        sched_yield();
+        pthread_mutex_lock(&e->lock);
+    }
+    old_ops = e->spec.ops;
+    old = e->spec.drafter;
+    e->spec.ops = *ops;
+    e->spec.drafter = *drafter;
+    *ops = old_ops;
+    *drafter = old;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Lends the engine the scripted drafter in place of its own. */
 static void lend(lathe_engine *e, const struct drafter_ops **ops, struct drafter **drafter)
 {
-    *ops = e->spec.ops;
-    *drafter = e->spec.drafter;
-    e->spec.ops = &scripted_ops;
-    e->spec.drafter = NULL;
+    *ops = &scripted_ops;
+    *drafter = NULL;
+    swap_drafter(e, ops, drafter);
 }
 
 static void give_back(lathe_engine *e, const struct drafter_ops *ops, struct drafter *drafter)
 {
-    e->spec.ops = ops;
-    e->spec.drafter = drafter;
+    swap_drafter(e, &ops, &drafter);
 }
 
 TEST(forced_patterns_leave_the_right_state)
