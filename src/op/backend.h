@@ -178,8 +178,9 @@ struct backend {
     lathe_status (*wait)(void *stream, lathe_error *err);
     /* The device's own stream, for clocks; NULL on the host. */
     void *(*native)(void *stream);
-    /* Puts the words of matrices that only linear reads in the order of its kernels, where it has one that
-     * suits them; their memory is the backend's own. NULL: there is no such order. */
+    /* Puts codes and scales of matrices that only linear reads in the order of its kernels, where it has one that
+     * suits them; values stay, words need not. Their memory is the backend's own. NULL: there is no such
+     * order. */
     lathe_status (*arrange)(void *stream, struct weight *const *w, size_t n, lathe_error *err);
     /* Makes n products of one input at once, if it can and they need no scratch; what fails is reported by the
      * next operator. NULL: it never can. */

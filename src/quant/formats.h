@@ -1,5 +1,5 @@
 /* Weight formats: how a matrix lies in the checkpoint. The code words stay where they are, in the
- * mapped file; kernels read them there. One file per format defines its layout and its meaning. */
+ * mapped file, and kernels read them there; or a backend copies them and may arrange the copy. One file per format defines its layout and its meaning. */
 #ifndef LATHE_QUANT_FORMATS_H
 #define LATHE_QUANT_FORMATS_H
 
@@ -35,9 +35,8 @@ struct weight {
                              no data for the others */
     float global; /* multiplier of all: FP8_TENSOR's scale, NVFP4's second-level scale (where the
                      file stores a divisor, its reciprocal); 1 for the others */
-    bool
-        tiled; /* a backend's arrange put the words into an order of its own: only its linear and what
-                     it shares with linear read them */
+    /* A backend's arrange put codes and scales into an order of its own, which its linear reads. */
+    bool tiled;
 };
 
 struct weight_format {

@@ -49,9 +49,9 @@ lathe_status cuda_error(struct gpu *c, cudaError_t e, const char *what, lathe_er
 /* Notes it if the device is lost: then the error does not go away by having been read. */
 static void look(struct gpu *c, cudaError_t e)
 {
+    (void)cudaGetLastError();
     if (e == cudaErrorMemoryAllocation || c->lost)
         return;
-    (void)cudaGetLastError();
     cudaError_t again = cudaStreamSynchronize(c->stream);
     if (!again)
         again = cudaDeviceSynchronize();
@@ -233,7 +233,7 @@ static lathe_status cuda_alloc(void *stream, void **p, size_t bytes, lathe_error
         e = cudaMalloc(p, bytes ? bytes : 1);
     if (e) {
         size_t room = 0, total = 0;
-        (void)cudaGetLastError();
+        look(c, e);
         (void)cudaMemGetInfo(&room, &total);
         *p = NULL;
         return fail(err, e == cudaErrorMemoryAllocation ? LATHE_E_MEMORY : LATHE_E_DEVICE,
@@ -334,7 +334,11 @@ const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
     }
     unsigned char *at = c->ring + c->ring_at;
     c->ring_at += whole;
-    note(c, cudaMemcpyAsync(at, p, bytes, cudaMemcpyHostToDevice, c->stream));
+    e = cudaMemcpyAsync(at, p, bytes, cudaMemcpyHostToDevice, c->stream);
+    if (e) {
+        note(c, e);
+        return NULL;
+    }
     if (small) {
         memcpy(c->sent, p, bytes);
         c->sent_bytes = bytes;

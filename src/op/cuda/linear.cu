@@ -1,9 +1,10 @@
 /* y = W x and y += W x.
  *
- * linear_mma: BF16 rows times BF16, FP8 or NVFP4 weights, read once for up to 16 rows, on tensor cores.
+ * linear_mma: BF16 rows times BF16 weights, and FP8 or NVFP4 that are not tiled, read once for up to 16 rows, on
+ * tensor cores. Tiled matrices are of linear_tiles.cu.
  * linear_any: everything else; but large matrices times BF16 rows of a prompt are of linear_prefill.cu.
- * Which of them computes a matrix depends on the matrix, the phase and the activations' dtype only, so a row's bits
- * never depend on how many rows there are. */
+ * Which of them computes a matrix depends on the matrix, the phase, the dtypes and whether y is added to, so a row's
+ * bits never depend on how many rows there are. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
 #include "op/cuda/mma.cuh"

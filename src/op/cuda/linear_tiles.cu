@@ -2,9 +2,12 @@
  *
  * A file's rows are wide apart: a warp that takes 16 of them touches 16 lines where four would hold what it
  * reads, and the codes' bits lie far from where BF16 has them. Matrices that only linear reads are therefore
- * put in another order once, when they are loaded (tiles.cuh); the words are the file's. */
+ * put in another order once, when they are loaded (tiles.cuh). Their values stay. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/tiles.cuh"
+extern "C" {
+#include "base/log.h"
+}
 
 /* ---- Order --------------------------------------------------------------------------------------- */
 
@@ -51,7 +54,7 @@ __global__ void find_nan(const uint32_t *src, int64_t n_words, bool scales, int 
 /* ---- Products ------------------------------------------------------------------------------------ */
 
 /* A block computes one strip for 8 * GROUPS activation rows. Its WARPS warps take turns over the units, and a warp
- * holds AHEAD units of codes in registers: the first of them it loads before the kernels in front of it have
+ * holds AHEAD units of codes in registers, which it begins to load before the kernels in front of it have
  * ended: weights never change. Sums: inside the tensor core, over a warp's units in order, over the warps in
  * order. */
 enum { WARPS = 8 };
@@ -405,11 +408,14 @@ extern "C" bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]
     return true;
 }
 
+/* Bytes of the scratch that strips are arranged from, and columns of which a strip fits. */
+enum { ARRANGE = 64 << 20, MOST_COLS = ARRANGE / STRIP_ROWS };
+
 static bool can_tile(const struct weight *w)
 {
     bool fp8 = w->format == WF_FP8_ROW || w->format == WF_FP8_BLOCK || w->format == WF_FP8_TENSOR;
     if ((!fp8 && w->format != WF_NVFP4) || w->rows % STRIP_ROWS || w->cols % UNIT_COLS ||
-        (uintptr_t)w->codes.data % 16)
+        w->cols > MOST_COLS || (uintptr_t)w->codes.data % 16)
         return false;
     if (fp8)
         return w->codes.stride == w->cols &&
@@ -417,9 +423,6 @@ static bool can_tile(const struct weight *w)
     return w->codes.stride == w->cols / 2 && w->scales.stride == w->cols / 16 &&
            (uintptr_t)w->scales.data % 8 == 0;
 }
-
-/* Bytes of the scratch that strips are arranged from. */
-enum { ARRANGE = 64 << 20 };
 
 static void arrange(struct gpu *c, struct weight *w, unsigned char *from)
 {
@@ -456,8 +459,14 @@ extern "C" lathe_status cuda_arrange(void *stream, struct weight *const *w, size
     int *found, host;
     if (n == 0)
         return LATHE_OK;
-    if (cudaMalloc((void **)&from, ARRANGE + 256) != cudaSuccess)
-        return fail(err, LATHE_E_MEMORY, "the GPU has no %d bytes to arrange weights", ARRANGE);
+    if (cudaMalloc((void **)&from, ARRANGE + 256) != cudaSuccess) {
+        (void)cudaGetLastError();
+        log_warn(
+            "the GPU has no %d bytes to arrange weights in: they stay as in the files, and are "
+            "slower",
+            ARRANGE);
+        return LATHE_OK;
+    }
     found = (int *)(from + ARRANGE);
     for (size_t i = 0; i < n; i++) {
         if (!can_tile(w[i]))
@@ -473,8 +482,7 @@ extern "C" lathe_status cuda_arrange(void *stream, struct weight *const *w, size
         if (!host)
             arrange(c, w[i], from);
     }
-    lathe_status st = cuda_launched(c, err);
-    cudaStreamSynchronize(c->stream);
+    lathe_status st = backend_cuda.wait(stream, err);
     cudaFree(from);
     return st;
 }

@@ -76,6 +76,7 @@ static void send_all(void *ctx, int32_t thread, int32_t n_threads)
         e = send(&s, &a->loading, thread);
     if (e) {
         lathe_error err;
+        (void)cudaGetLastError();
         (void)cuda_error(a->gpu, e, "copying weights", &err);
         loading_fail(&a->loading, &err);
     }
@@ -93,6 +94,10 @@ lathe_status cuda_load(void *stream, struct pool *pool, const struct load *load,
     if (!st) {
         pool_run(pool, send_all, &a);
         st = loading_end(&a.loading, err);
+        if (st) {
+            lathe_error lost;
+            (void)backend_cuda.wait(stream, &lost); /* notes it, if that is why */
+        }
     }
     loading_release(&a.loading);
     return st;

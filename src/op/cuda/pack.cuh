@@ -105,7 +105,7 @@ static inline bool weight_is_wide(const struct device_weight *w, enum weight_for
     size_t size = format == WF_F32 ? 4 : format == WF_BF16 || format == WF_F16 ? 2 : 1;
     size_t bytes = format == WF_NVFP4 ? PACK / 2 : PACK * size; /* of a pack */
     size_t unit = bytes < 16 ? bytes : 16;
-    return w->is_even && w->cols % PACK == 0 && (uintptr_t)w->codes % unit == 0 &&
+    return !w->tiled && w->is_even && w->cols % PACK == 0 && (uintptr_t)w->codes % unit == 0 &&
            (size_t)w->stride * size % unit == 0;
 }
 
