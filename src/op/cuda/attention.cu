@@ -217,56 +217,55 @@ extern "C" size_t cuda_attention_scratch(const void *stream, const struct attent
 }
 
 template <typename Q, typename K>
-static void launch_loop(cudaStream_t stream, const struct attention *a, int32_t splits)
+static void launch_loop(struct gpu *c, const struct attention *a, int32_t splits)
 {
     size_t shared = split_loop_shared(a->parts.hd);
     int64_t pieces = (a->group + LOOP_HEADS - 1) / LOOP_HEADS;
     (void)cudaFuncSetAttribute(attention_loop<Q, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    launch_next(stream, attention_loop<Q, K>,
+    launch_next(c, attention_loop<Q, K>,
                 dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)splits), SPLIT_THREADS,
                 shared, *a);
 }
 
 template <int HD, int NT, typename K>
-static void launch_mma(cudaStream_t stream, const struct attention *a, int32_t chunks,
-                       int32_t splits)
+static void launch_mma(struct gpu *c, const struct attention *a, int32_t chunks, int32_t splits)
 {
     size_t shared = sizeof(struct split_shared<HD, NT, K>);
     (void)cudaFuncSetAttribute(attention_mma<HD, NT, K>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    launch_next(stream, attention_mma<HD, NT, K>,
-                dim3((unsigned)(chunks * a->n_kv), (unsigned)splits), SPLIT_THREADS, shared, *a);
+    launch_next(c, attention_mma<HD, NT, K>, dim3((unsigned)(chunks * a->n_kv), (unsigned)splits),
+                SPLIT_THREADS, shared, *a);
 }
 
 /* As few tiles of queries as will do, where that is worth a kernel. */
 template <typename K>
-static void launch_mma_256(cudaStream_t stream, const struct attention *a, int32_t queries,
+static void launch_mma_256(struct gpu *c, const struct attention *a, int32_t queries,
                            int32_t chunks, int32_t splits)
 {
     if (queries <= 8)
-        launch_mma<256, 1, K>(stream, a, chunks, splits);
+        launch_mma<256, 1, K>(c, a, chunks, splits);
     else if (queries <= 16)
-        launch_mma<256, 2, K>(stream, a, chunks, splits);
+        launch_mma<256, 2, K>(c, a, chunks, splits);
     else if (queries <= 24)
-        launch_mma<256, 3, K>(stream, a, chunks, splits);
+        launch_mma<256, 3, K>(c, a, chunks, splits);
     else if (queries <= 32)
-        launch_mma<256, 4, K>(stream, a, chunks, splits);
+        launch_mma<256, 4, K>(c, a, chunks, splits);
     else
-        launch_mma<256, 6, K>(stream, a, chunks, splits);
+        launch_mma<256, 6, K>(c, a, chunks, splits);
 }
 
-static void launch_mma_queries(cudaStream_t stream, const struct attention *a, enum dtype kv,
+static void launch_mma_queries(struct gpu *c, const struct attention *a, enum dtype kv,
                                int32_t queries, int32_t chunks, int32_t splits)
 {
     if (kv == DT_F8_E4M3)
-        launch_mma_256<e4m3>(stream, a, queries, chunks, splits);
+        launch_mma_256<e4m3>(c, a, queries, chunks, splits);
     else if (a->parts.hd == 64)
-        launch_mma<64, 6, bf16>(stream, a, chunks, splits);
+        launch_mma<64, 6, bf16>(c, a, chunks, splits);
     else if (a->parts.hd == 128)
-        launch_mma<128, 6, bf16>(stream, a, chunks, splits);
+        launch_mma<128, 6, bf16>(c, a, chunks, splits);
     else
-        launch_mma_256<bf16>(stream, a, queries, chunks, splits);
+        launch_mma_256<bf16>(c, a, queries, chunks, splits);
 }
 
 /* Queries that a block of attention_mma may have on this device; 0: it cannot be used. */
@@ -288,29 +287,29 @@ static int32_t mma_queries(const struct attention_args *a, int32_t device)
 }
 
 template <int HD, typename K>
-static void launch_prompt(cudaStream_t stream, const struct attention *a, int32_t tiles)
+static void launch_prompt(struct gpu *c, const struct attention *a, int32_t tiles)
 {
     size_t shared = sizeof(struct tile_shared<HD, K>);
     (void)cudaFuncSetAttribute(attention_prompt<HD, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared);
-    launch_next(stream, attention_prompt<HD, K>, dim3((unsigned)tiles, (unsigned)a->n_kv),
-                SPLIT_THREADS, shared, *a);
+    launch_next(c, attention_prompt<HD, K>, dim3((unsigned)tiles, (unsigned)a->n_kv), SPLIT_THREADS,
+                shared, *a);
 }
 
-static void launch_prompts(cudaStream_t stream, const struct batch *b, const struct attention *a,
+static void launch_prompts(struct gpu *c, const struct batch *b, const struct attention *a,
                            enum dtype kv)
 {
     int32_t tiles = 0;
     for (int32_t s = 0; s < b->n_seqs; s++)
         tiles += (b->seq[s].n_rows * a->group + TILE_QUERIES - 1) / TILE_QUERIES;
     if (kv == DT_F8_E4M3)
-        launch_prompt<256, e4m3>(stream, a, tiles);
+        launch_prompt<256, e4m3>(c, a, tiles);
     else if (a->parts.hd == 64)
-        launch_prompt<64, bf16>(stream, a, tiles);
+        launch_prompt<64, bf16>(c, a, tiles);
     else if (a->parts.hd == 128)
-        launch_prompt<128, bf16>(stream, a, tiles);
+        launch_prompt<128, bf16>(c, a, tiles);
     else
-        launch_prompt<256, bf16>(stream, a, tiles);
+        launch_prompt<256, bf16>(c, a, tiles);
 }
 
 /* The sums of all splits of a group of rows. */
@@ -319,8 +318,7 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
 {
     int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
     if (queries == 0) {
-        WITH_ACT(a->q.dtype, Q,
-                 WITH_KV(a->kv->k.dtype, K, launch_loop<Q, K>(c->stream, v, splits)));
+        WITH_ACT(a->q.dtype, Q, WITH_KV(a->kv->k.dtype, K, launch_loop<Q, K>(c, v, splits)));
         return;
     }
     v->chunk_rows = queries / v->group;
@@ -335,7 +333,7 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
         chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
     }
     queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
-    launch_mma_queries(c->stream, v, a->kv->k.dtype, queries, chunks, splits);
+    launch_mma_queries(c, v, a->kv->k.dtype, queries, chunks, splits);
 }
 
 extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
@@ -381,7 +379,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
     v.parts.part_o = (float *)(void *)((unsigned char *)a->scratch.data + whole_lines(n_parts * 8));
     if (b.phase == PHASE_PREFILL && mma_queries(a, c->device) > 0) {
-        launch_prompts(c->stream, a->b, &v, a->kv->k.dtype);
+        launch_prompts(c, a->b, &v, a->kv->k.dtype);
         return cuda_launched(c, err);
     }
     for (int64_t first = 0; first < T; first += rows) {
@@ -391,7 +389,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
         for (int64_t t = first; t < first + v.n_rows; t++)
             last = a->b->pos[t] > last ? a->b->pos[t] : last;
         launch_splits(c, a, &v, splits_of((int64_t)last + 1));
-        launch_next(c->stream, attention_merge,
+        launch_next(c, attention_merge,
                     dim3((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd)),
                     SPLIT_THREADS, 0, v);
     }

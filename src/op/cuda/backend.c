@@ -83,7 +83,13 @@ static bool is_built_for(int sm)
     return false;
 }
 
-bool cuda_overlaps;
+static bool was_reset(void)
+{
+    pthread_mutex_lock(&process.lock);
+    bool was = process.was_reset;
+    pthread_mutex_unlock(&process.lock);
+    return was;
+}
 
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
@@ -105,7 +111,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
-    if (e == cudaErrorDevicesUnavailable && process.was_reset)
+    if (e == cudaErrorDevicesUnavailable && was_reset())
         return fail(err, LATHE_E_DEVICE,
                     "CUDA: the driver does not give a lost device back to this process; start the "
                     "program again");
@@ -113,7 +119,6 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
-    cuda_overlaps = c->sm >= 90;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
     if (!is_built_for(c->sm))
         return fail(err, LATHE_E_DEVICE,

@@ -240,24 +240,24 @@ extern "C" size_t cuda_block_attention_scratch(const void *stream,
 }
 
 template <typename Q, typename K>
-static void launch_loop(cudaStream_t stream, const struct block_attention *a)
+static void launch_loop(struct gpu *c, const struct block_attention *a)
 {
     size_t shared = split_loop_shared(a->parts.hd);
     int64_t pieces = (a->group + LOOP_HEADS - 1) / LOOP_HEADS;
     (void)cudaFuncSetAttribute(block_attention_loop<Q, K>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    launch_next(stream, block_attention_loop<Q, K>,
+    launch_next(c, block_attention_loop<Q, K>,
                 dim3((unsigned)(a->n_rows * a->n_kv * pieces), (unsigned)a->parts.n_splits),
                 SPLIT_THREADS, shared, *a);
 }
 
 template <int HD, int NT>
-static void launch_mma(cudaStream_t stream, const struct block_attention *a, int32_t chunks)
+static void launch_mma(struct gpu *c, const struct block_attention *a, int32_t chunks)
 {
     size_t shared = sizeof(struct split_shared<HD, NT>);
     (void)cudaFuncSetAttribute(block_attention_mma<HD, NT>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    launch_next(stream, block_attention_mma<HD, NT>,
+    launch_next(c, block_attention_mma<HD, NT>,
                 dim3((unsigned)chunks, (unsigned)a->parts.n_splits, (unsigned)a->n_kv),
                 SPLIT_THREADS, shared, *a);
 }
@@ -278,7 +278,7 @@ static void launch_splits(struct gpu *c, const struct block_attention_args *a,
 {
     int32_t longest = 1, chunks = 0;
     if (!has_mma(a)) {
-        WITH_ACT(a->q.dtype, Q, WITH_ACT(a->ring->k.dtype, K, launch_loop<Q, K>(c->stream, v)));
+        WITH_ACT(a->q.dtype, Q, WITH_ACT(a->ring->k.dtype, K, launch_loop<Q, K>(c, v)));
         return;
     }
     v->chunk_rows = SPLIT_QUERIES / v->group;
@@ -294,11 +294,11 @@ static void launch_splits(struct gpu *c, const struct block_attention_args *a,
     }
     int32_t queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
     if (v->parts.hd == 64)
-        launch_mma<64, 6>(c->stream, v, chunks);
+        launch_mma<64, 6>(c, v, chunks);
     else if (queries <= 32)
-        launch_mma<128, 4>(c->stream, v, chunks);
+        launch_mma<128, 4>(c, v, chunks);
     else
-        launch_mma<128, 6>(c->stream, v, chunks);
+        launch_mma<128, 6>(c, v, chunks);
 }
 
 extern "C" lathe_status cuda_block_attention(void *stream, const struct block_attention_args *a,
@@ -361,7 +361,7 @@ extern "C" lathe_status cuda_block_attention(void *stream, const struct block_at
         launch_splits(c, a, &v);
         dim3 blocks((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd));
         WITH_ACT(a->q.dtype, Q,
-                 launch_next(c->stream, block_attention_merge<Q>, blocks, SPLIT_THREADS, 0, v));
+                 launch_next(c, block_attention_merge<Q>, blocks, SPLIT_THREADS, 0, v));
     }
     return cuda_launched(c, err);
 }

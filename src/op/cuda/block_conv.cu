@@ -74,9 +74,9 @@ extern "C" lathe_status cuda_block_conv(void *stream, const struct block_conv_ar
     if (blocks > 0)
         WITH_ACT(a->y.dtype, T, {
             if (a->add)
-                launch_next(c->stream, block_conv_row<T, true>, blocks, THREADS, 0, p);
+                launch_next(c, block_conv_row<T, true>, blocks, THREADS, 0, p);
             else
-                launch_next(c->stream, block_conv_row<T, false>, blocks, THREADS, 0, p);
+                launch_next(c, block_conv_row<T, false>, blocks, THREADS, 0, p);
         });
     return cuda_launched(c, err);
 }

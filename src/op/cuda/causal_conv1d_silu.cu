@@ -179,59 +179,59 @@ static unsigned least(int64_t a, int64_t b)
     return (unsigned)(a < b ? a : b);
 }
 
-template <typename T> static void launch_tail(cudaStream_t stream, const struct conv *a)
+template <typename T> static void launch_tail(struct gpu *c, const struct conv *a)
 {
     unsigned seqs = least(a->n_seqs, 65535);
     if (is_wide(a, sizeof(T), 2))
-        launch_next(stream, conv_tail<T, 2>, dim3(cuda_blocks(a->channels, 2 * THREADS), seqs),
-                    THREADS, 0, *a, true);
-    else
-        launch_next(stream, conv_tail<T, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS,
+        launch_next(c, conv_tail<T, 2>, dim3(cuda_blocks(a->channels, 2 * THREADS), seqs), THREADS,
                     0, *a, true);
+    else
+        launch_next(c, conv_tail<T, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0,
+                    *a, true);
 }
 
 /* WIDE numbers a thread where memory binds, FEW where latency does. */
 template <typename T, int TAPS, int WIDE, int FEW>
-static void launch_taps(cudaStream_t stream, const struct conv *a, int32_t longest)
+static void launch_taps(struct gpu *c, const struct conv *a, int32_t longest)
 {
     if (longest <= SHORT_ROWS) {
         unsigned seqs = least(a->n_seqs, 65535);
         if (FEW > 1 && is_wide(a, sizeof(T), FEW))
-            launch_next(stream, conv_seqs<T, TAPS, FEW>,
+            launch_next(c, conv_seqs<T, TAPS, FEW>,
                         dim3(cuda_blocks(a->channels, FEW * THREADS), seqs), THREADS, 0, *a, true);
         else
-            launch_next(stream, conv_seqs<T, TAPS, 1>,
-                        dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0, *a, true);
+            launch_next(c, conv_seqs<T, TAPS, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs),
+                        THREADS, 0, *a, true);
         return;
     }
     unsigned chunks = least(((int64_t)a->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS, 65535);
     if (WIDE > 1 && is_wide(a, sizeof(T), WIDE))
-        launch_next(stream, conv_rows<T, TAPS, WIDE>,
+        launch_next(c, conv_rows<T, TAPS, WIDE>,
                     dim3(cuda_blocks(a->channels, WIDE * THREADS), chunks), THREADS, 0, *a, true);
     else
-        launch_next(stream, conv_rows<T, TAPS, 1>, dim3(cuda_blocks(a->channels, THREADS), chunks),
+        launch_next(c, conv_rows<T, TAPS, 1>, dim3(cuda_blocks(a->channels, THREADS), chunks),
                     THREADS, 0, *a, true);
     if (a->store)
-        launch_tail<T>(stream, a);
+        launch_tail<T>(c, a);
 }
 
-template <typename T> static void launch(cudaStream_t stream, const struct conv *a, int32_t longest)
+template <typename T> static void launch(struct gpu *c, const struct conv *a, int32_t longest)
 {
     switch (a->taps) {
     case 2:
-        return launch_taps<T, 2, 1, 1>(stream, a, longest);
+        return launch_taps<T, 2, 1, 1>(c, a, longest);
     case 3:
-        return launch_taps<T, 3, 1, 1>(stream, a, longest);
+        return launch_taps<T, 3, 1, 1>(c, a, longest);
     case 4:
-        return launch_taps<T, 4, 16 / sizeof(T) / 2, 2>(stream, a, longest);
+        return launch_taps<T, 4, 16 / sizeof(T) / 2, 2>(c, a, longest);
     case 5:
-        return launch_taps<T, 5, 1, 1>(stream, a, longest);
+        return launch_taps<T, 5, 1, 1>(c, a, longest);
     case 6:
-        return launch_taps<T, 6, 1, 1>(stream, a, longest);
+        return launch_taps<T, 6, 1, 1>(c, a, longest);
     case 7:
-        return launch_taps<T, 7, 1, 1>(stream, a, longest);
+        return launch_taps<T, 7, 1, 1>(c, a, longest);
     default:
-        return launch_taps<T, 8, 1, 1>(stream, a, longest);
+        return launch_taps<T, 8, 1, 1>(c, a, longest);
     }
 }
 
@@ -262,7 +262,7 @@ cuda_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a, l
     int32_t longest = 0;
     for (int32_t i = 0; i < a->b->n_seqs; i++)
         longest = a->b->seq[i].n_rows > longest ? a->b->seq[i].n_rows : longest;
-    WITH_ACT(a->in.dtype, T, launch<T>(c->stream, &v, longest));
+    WITH_ACT(a->in.dtype, T, launch<T>(c, &v, longest));
     return cuda_launched(c, err);
 }
 
@@ -282,6 +282,6 @@ extern "C" lathe_status cuda_conv_fold(void *stream, const struct conv_fold_args
     v.n_seqs = a->n_seqs;
     v.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
     if (v.seq)
-        WITH_ACT(a->in.dtype, T, launch_tail<T>(c->stream, &v));
+        WITH_ACT(a->in.dtype, T, launch_tail<T>(c, &v));
     return cuda_launched(c, err);
 }

@@ -121,7 +121,7 @@ __device__ __forceinline__ void begin_kernel()
 /* The kernel calls begin_kernel before it reads or writes what others do. What fails is reported by
  * cuda_launched. */
 template <typename... P, typename... A>
-static inline void launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block,
+static inline void launch_next(struct gpu *c, void (*kernel)(P...), dim3 grid, dim3 block,
                                size_t shared, A... args)
 {
     cudaLaunchAttribute overlap = {};
@@ -131,9 +131,9 @@ static inline void launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 g
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
-    config.stream = stream;
+    config.stream = c->stream;
     config.attrs = &overlap;
-    config.numAttrs = cuda_overlaps ? 1 : 0;
+    config.numAttrs = c->sm >= 90 ? 1 : 0; /* there kernels can overlap */
     (void)cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
 

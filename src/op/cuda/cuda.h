@@ -36,10 +36,6 @@ struct gpu {
 
 enum { CUDA_RING = 32 << 20, CUDA_MAX_UPLOAD = 4 << 20 };
 
-/* May kernels begin while the one before them ends (compute capability 9.0 and later)? Set when a stream is
- * opened. */
-extern bool cuda_overlaps;
-
 static inline struct gpu *cuda_of(void *stream)
 {
     return (struct gpu *)stream;

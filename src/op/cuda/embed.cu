@@ -27,10 +27,10 @@ static void launch(struct gpu *c, const struct embed_args *a, const int32_t *tok
     int per_row = cuda_blocks(w.cols, THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     T *y = (T *)a->y.data;
     if (weight_is_wide(&w, F))
-        launch_next(c->stream, embed<F, true, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
+        launch_next(c, embed<F, true, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
                     (unsigned)per_row);
     else
-        launch_next(c->stream, embed<F, false, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
+        launch_next(c, embed<F, false, T>, blocks, THREADS, 0, y, a->y.stride, w, token,
                     (unsigned)per_row);
 }
 

@@ -244,7 +244,7 @@ static bool aligned(const void *p, int64_t stride, size_t size, size_t to)
 }
 
 /* qkv, g, beta, S and the shapes are set. */
-static void launch(cudaStream_t stream, struct delta *a, const struct tensor *qkv, int32_t n_seqs)
+static void launch(struct gpu *c, struct delta *a, const struct tensor *qkv, int32_t n_seqs)
 {
     size_t size = qkv->dtype == DT_F32 ? 4 : 2;
     a->slices = (a->dv + COLS - 1) / COLS;
@@ -253,11 +253,11 @@ static void launch(cudaStream_t stream, struct delta *a, const struct tensor *qk
     unsigned blocks = (unsigned)(n_seqs * a->n_v * a->slices);
     WITH_ACT(qkv->dtype, T, {
         if (a->dk > 128)
-            launch_next(stream, delta_rule<T, 32, 4, false>, blocks, THREADS, 0, *a);
+            launch_next(c, delta_rule<T, 32, 4, false>, blocks, THREADS, 0, *a);
         else if (wide)
-            launch_next(stream, delta_rule<T, 8, 16, true>, blocks, THREADS, 0, *a);
+            launch_next(c, delta_rule<T, 8, 16, true>, blocks, THREADS, 0, *a);
         else
-            launch_next(stream, delta_rule<T, 8, 16, false>, blocks, THREADS, 0, *a);
+            launch_next(c, delta_rule<T, 8, 16, false>, blocks, THREADS, 0, *a);
     });
 }
 
@@ -294,7 +294,7 @@ extern "C" lathe_status cuda_gated_delta_rule(void *stream, const struct gated_d
     d.o_stride = a->o.stride;
     d.seq = b.seq;
     d.store = b.phase != PHASE_VERIFY;
-    launch(c->stream, &d, &a->qkv, b.n_seqs);
+    launch(c, &d, &a->qkv, b.n_seqs);
     return cuda_launched(c, err);
 }
 
@@ -308,6 +308,6 @@ extern "C" lathe_status cuda_gated_delta_fold(void *stream, const struct gated_d
     d.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
     d.store = true;
     if (d.seq)
-        launch(c->stream, &d, &a->qkv, a->n_seqs);
+        launch(c, &d, &a->qkv, a->n_seqs);
     return cuda_launched(c, err);
 }

@@ -124,8 +124,7 @@ static void launch_bf16(struct gpu *c, const struct gates *a, int first, int n)
 {
     int head_blocks = cuda_blocks(a->n_heads, H);
     dim3 blocks((unsigned)(head_blocks * cuda_blocks(a->T, R)), 1, (unsigned)n);
-    launch_next(c->stream, gate_bf16<T, R, H, DEPTH>, blocks, THREADS, 0, *a, first,
-                (unsigned)head_blocks);
+    launch_next(c, gate_bf16<T, R, H, DEPTH>, blocks, THREADS, 0, *a, first, (unsigned)head_blocks);
 }
 
 /* Products first .. first + n - 1, of one format. */
@@ -137,7 +136,7 @@ static void launch(struct gpu *c, const struct gates *a, int first, int n)
         wide = wide && weight_is_wide(&a->w[i], F);
     if (!wide) {
         dim3 blocks((unsigned)(a->n_heads * a->T), 1, (unsigned)n);
-        launch_next(c->stream, gate_any<F, T>, blocks, THREADS, 0, *a, first);
+        launch_next(c, gate_any<F, T>, blocks, THREADS, 0, *a, first);
     } else if (a->T == 1) {
         launch_bf16<T, 1, 1, 5>(c, a, first, n);
     } else if (a->T <= ROWS) {

@@ -27,7 +27,7 @@ extern "C" lathe_status cuda_kv_append(void *stream, const struct kv_append_args
     dim3 blocks((unsigned)a->k.dim[0], 2);
     WITH_ACT(a->k.dtype, T,
              WITH_KV(a->kv->k.dtype, K,
-                     launch_next(c->stream, kv_append<K, T>, blocks, APPEND_THREADS, 0, to,
+                     launch_next(c, kv_append<K, T>, blocks, APPEND_THREADS, 0, to,
                                  a->kv->device_table, a->kv->pages_per_slot, b.slot, b.pos)));
     return cuda_launched(c, err);
 }

@@ -273,9 +273,9 @@ static void launch_tiles(struct gpu *c, const mma_args &a)
 {
     dim3 grid((unsigned)(a.rows / (16 * TILES)), (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     if (is_aligned(a.in, 16) && a.in_stride % 8 == 0)
-        launch_next(c->stream, linear_mma<F, TILES, GROUPS, true>, grid, 32 * WARPS, 0, a);
+        launch_next(c, linear_mma<F, TILES, GROUPS, true>, grid, 32 * WARPS, 0, a);
     else
-        launch_next(c->stream, linear_mma<F, TILES, GROUPS, false>, grid, 32 * WARPS, 0, a);
+        launch_next(c, linear_mma<F, TILES, GROUPS, false>, grid, 32 * WARPS, 0, a);
 }
 
 template <weight_format_id F> static void launch_mma(struct gpu *c, const linear_args *l)
@@ -346,8 +346,8 @@ static void launch_any2(struct gpu *c, const linear_args *a)
     enum { ROWS = 8, PER_BLOCK = 4 };
     dim3 grid((unsigned)cuda_blocks(a->w->rows, PER_BLOCK),
               (unsigned)cuda_blocks(a->in.dim[0], ROWS));
-    launch_next(c->stream, linear_any<F, X, Y, ADD, ROWS>, grid, 32 * PER_BLOCK, 0,
-                device_weight_of(a->w), a->in, a->y);
+    launch_next(c, linear_any<F, X, Y, ADD, ROWS>, grid, 32 * PER_BLOCK, 0, device_weight_of(a->w),
+                a->in, a->y);
 }
 
 template <weight_format_id F> static void launch_any(struct gpu *c, const linear_args *a)

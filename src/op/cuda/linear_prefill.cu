@@ -214,10 +214,10 @@ static void launch_copy(struct gpu *c, size_t size, void *to, int64_t to_stride,
     enum { THREADS = 256 };
     dim3 grid((unsigned)cuda_blocks(cols, THREADS), rows_to < 65535 ? (unsigned)rows_to : 65535);
     if (size == 2)
-        launch_next(c->stream, copy_rows<uint16_t>, grid, THREADS, 0, (uint16_t *)to, to_stride,
+        launch_next(c, copy_rows<uint16_t>, grid, THREADS, 0, (uint16_t *)to, to_stride,
                     (const uint16_t *)from, from_stride, (int32_t)rows, (int32_t)rows_to, cols);
     else
-        launch_next(c->stream, copy_rows<uint32_t>, grid, THREADS, 0, (uint32_t *)to, to_stride,
+        launch_next(c, copy_rows<uint32_t>, grid, THREADS, 0, (uint32_t *)to, to_stride,
                     (const uint32_t *)from, from_stride, (int32_t)rows, (int32_t)rows_to, cols);
 }
 
@@ -389,12 +389,12 @@ static void launch_expand(struct gpu *c, const struct weight *w, int64_t row, in
         .out = (uint4 *)out,
     };
     if (w->tiled)
-        launch_next(c->stream, expand_tiled<F, REST>,
+        launch_next(c, expand_tiled<F, REST>,
                     (unsigned)cuda_blocks(a.n_units / (STRIP_ROWS * UNIT_COLS / 8), THREADS / 32),
                     THREADS, 0, a);
     else
-        launch_next(c->stream, expand<F, REST>, (unsigned)cuda_blocks(a.n_units, THREADS * UNITS),
-                    THREADS, 0, a);
+        launch_next(c, expand<F, REST>, (unsigned)cuda_blocks(a.n_units, THREADS * UNITS), THREADS,
+                    0, a);
 }
 
 static void launch_expansion(struct gpu *c, const struct weight *w, int64_t row, int64_t n,
@@ -436,11 +436,11 @@ static void launch_finish(struct gpu *c, const struct linear_args *a, const void
     int blocks = cuda_blocks(f.T, ROWS);
     dim3 grid((unsigned)cuda_blocks(n, 4 * THREADS), blocks < 65535 ? (unsigned)blocks : 65535);
     if (a->y.dtype == DT_F32)
-        launch_next(c->stream, finish<float, false>, grid, THREADS, 0, f);
+        launch_next(c, finish<float, false>, grid, THREADS, 0, f);
     else if (a->add)
-        launch_next(c->stream, finish<bf16, true>, grid, THREADS, 0, f);
+        launch_next(c, finish<bf16, true>, grid, THREADS, 0, f);
     else
-        launch_next(c->stream, finish<bf16, false>, grid, THREADS, 0, f);
+        launch_next(c, finish<bf16, false>, grid, THREADS, 0, f);
 }
 
 /* Rows [row, row + n) of W: y's columns of that number. */

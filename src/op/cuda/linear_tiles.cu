@@ -307,7 +307,7 @@ static void launch(struct gpu *c, const tiled_args &a)
 {
     dim3 grid((unsigned)a.strips, (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     bool aligned = (uintptr_t)a.in % 16 == 0 && a.in_stride % 8 == 0;
-    launch_next(c->stream,
+    launch_next(c,
                 aligned ? linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true>
                         : linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false>,
                 grid, 32 * WARPS, 0, a);

@@ -57,9 +57,9 @@ template <weight_format_id F> static void launch(struct gpu *c, const struct sco
 {
     dim3 blocks((unsigned)T, (unsigned)cuda_blocks(s->k, WARPS));
     if (weight_is_wide(&s->B, F))
-        launch_next(c->stream, score_candidates<F, true>, blocks, WARPS * 32, 0, *s);
+        launch_next(c, score_candidates<F, true>, blocks, WARPS * 32, 0, *s);
     else
-        launch_next(c->stream, score_candidates<F, false>, blocks, WARPS * 32, 0, *s);
+        launch_next(c, score_candidates<F, false>, blocks, WARPS * 32, 0, *s);
 }
 
 extern "C" lathe_status cuda_pair_scores(void *stream, const struct pair_scores_args *a,

@@ -127,9 +127,9 @@ extern "C" lathe_status cuda_qk_norm_rope(void *stream, const struct qk_norm_rop
     dim3 blocks((unsigned)a->q.dim[0], (unsigned)cuda_blocks(n_q + n_k, WARPS));
     WITH_ACT(a->q.dtype, T, {
         if (d <= 32 * PACK)
-            launch_next(c->stream, norm_rope<T, 1>, blocks, WARPS * 32, 0, h, r);
+            launch_next(c, norm_rope<T, 1>, blocks, WARPS * 32, 0, h, r);
         else
-            launch_next(c->stream, norm_rope<T, PACKS>, blocks, WARPS * 32, 0, h, r);
+            launch_next(c, norm_rope<T, PACKS>, blocks, WARPS * 32, 0, h, r);
     });
     return cuda_launched(c, err);
 }

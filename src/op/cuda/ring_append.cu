@@ -31,7 +31,7 @@ extern "C" lathe_status cuda_ring_append(void *stream, const struct ring_append_
     dim3 blocks((unsigned)a->k.dim[0], 2);
     WITH_ACT(a->k.dtype, T,
              WITH_ACT(a->ring->k.dtype, K,
-                      launch_next(c->stream, ring_append<K, T>, blocks, APPEND_THREADS, 0, to,
-                                  b.seq, b.seq_of)));
+                      launch_next(c, ring_append<K, T>, blocks, APPEND_THREADS, 0, to, b.seq,
+                                  b.seq_of)));
     return cuda_launched(c, err);
 }

@@ -85,16 +85,16 @@ template <typename T> static void launch_rmsnorm(struct gpu *c, const struct rms
     const float *w = (const float *)a->w.data;
     view<T> y = view_of<T>(&a->y), in = view_of<T>(&a->in);
     if (packs <= NORM_THREADS / 2)
-        launch_next(c->stream, rmsnorm_row<T, 1>, rows, cuda_blocks(packs, 32) * 32, 0, y, in, w, n,
+        launch_next(c, rmsnorm_row<T, 1>, rows, cuda_blocks(packs, 32) * 32, 0, y, in, w, n,
                     a->eps);
     else if (packs <= NORM_THREADS * 2)
-        launch_next(c->stream, rmsnorm_row<T, 2>, rows, cuda_blocks(packs, 64) * 32, 0, y, in, w, n,
+        launch_next(c, rmsnorm_row<T, 2>, rows, cuda_blocks(packs, 64) * 32, 0, y, in, w, n,
                     a->eps);
     else if (packs <= NORM_THREADS * 4)
-        launch_next(c->stream, rmsnorm_row<T, 4>, rows, cuda_blocks(packs, 128) * 32, 0, y, in, w,
-                    n, a->eps);
+        launch_next(c, rmsnorm_row<T, 4>, rows, cuda_blocks(packs, 128) * 32, 0, y, in, w, n,
+                    a->eps);
     else
-        launch_next(c->stream, rmsnorm_long_row<T>, rows, NORM_THREADS, 0, y, in, w, n, a->eps);
+        launch_next(c, rmsnorm_long_row<T>, rows, NORM_THREADS, 0, y, in, w, n, a->eps);
 }
 
 extern "C" lathe_status cuda_rmsnorm(void *stream, const struct rmsnorm_args *a, lathe_error *err)
@@ -161,11 +161,11 @@ extern "C" lathe_status cuda_rmsnorm_gated(void *stream, const struct rmsnorm_ga
         view<const float> o = view_of<const float>(&a->o);
         int blocks = cuda_blocks(all, GATED_WARPS);
         if (n <= 32 * GATED_PACK)
-            launch_next(c->stream, rmsnorm_gated_head<T, 1>, blocks, GATED_WARPS * 32, 0, y, o, z,
-                        w, n, heads, all, a->eps);
+            launch_next(c, rmsnorm_gated_head<T, 1>, blocks, GATED_WARPS * 32, 0, y, o, z, w, n,
+                        heads, all, a->eps);
         else
-            launch_next(c->stream, rmsnorm_gated_head<T, GATED_PACKS>, blocks, GATED_WARPS * 32, 0,
-                        y, o, z, w, n, heads, all, a->eps);
+            launch_next(c, rmsnorm_gated_head<T, GATED_PACKS>, blocks, GATED_WARPS * 32, 0, y, o, z,
+                        w, n, heads, all, a->eps);
     });
     return cuda_launched(c, err);
 }
@@ -212,7 +212,7 @@ extern "C" lathe_status cuda_silu_mul(void *stream, const struct silu_mul_args *
     if (blocks == 0)
         return cuda_launched(c, err);
     WITH_ACT(a->y.dtype, T,
-             launch_next(c->stream, silu_mul<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
+             launch_next(c, silu_mul<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
                          view_of<const T>(&a->gate), view_of<const T>(&a->up), n,
                          (unsigned)per_row));
     return cuda_launched(c, err);
@@ -258,7 +258,7 @@ extern "C" lathe_status cuda_attention_gate(void *stream, const struct attention
     int64_t n = a->y.dim[1];
     int per_row = cuda_blocks(n, VALUE_THREADS * PACK), blocks = (int)a->y.dim[0] * per_row;
     WITH_ACT(a->y.dtype, T,
-             launch_next(c->stream, attention_gate<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
+             launch_next(c, attention_gate<T>, blocks, VALUE_THREADS, 0, view_of<T>(&a->y),
                          view_of<const float>(&a->o), view_of<const T>(&a->qg), n, a->head_dim,
                          (unsigned)per_row));
     return cuda_launched(c, err);
@@ -287,8 +287,7 @@ static void gather_units(struct gpu *c, const struct gather_rows_args *a, const 
     int64_t n = a->y.dim[1] * size / unit;
     int per_row = cuda_blocks(n, VALUE_THREADS), blocks = (int)a->y.dim[0] * per_row;
     if (blocks > 0)
-        launch_next(c->stream, gather<U>, blocks, VALUE_THREADS, 0, y, in, row, n,
-                    (unsigned)per_row);
+        launch_next(c, gather<U>, blocks, VALUE_THREADS, 0, y, in, row, n, (unsigned)per_row);
 }
 
 extern "C" lathe_status cuda_gather_rows(void *stream, const struct gather_rows_args *a,

@@ -277,12 +277,12 @@ extern "C" lathe_status cuda_top_k(void *stream, const struct top_k_args *a, lat
         p.n_chunks = chunks_of(a->range[a->n_ranges - 1][1]) - p.first_chunk;
     }
     if (!fits(chunks_of(p.n), p.k)) {
-        launch_next(c->stream, best_one_by_one, (int)T, MERGE_THREADS, 0, p);
+        launch_next(c, best_one_by_one, (int)T, MERGE_THREADS, 0, p);
         return cuda_launched(c, err);
     }
     if (p.n_chunks > 0)
-        launch_next(c->stream, best_of_chunk, (int)(T * p.n_chunks), THREADS, 0, p);
-    launch_next(c->stream, best_of_chunks, (int)T, merge_threads(p.n_chunks, p.k), 0, p);
+        launch_next(c, best_of_chunk, (int)(T * p.n_chunks), THREADS, 0, p);
+    launch_next(c, best_of_chunks, (int)T, merge_threads(p.n_chunks, p.k), 0, p);
     return cuda_launched(c, err);
 }
 
