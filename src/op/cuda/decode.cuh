@@ -48,4 +48,10 @@ __device__ __forceinline__ uint32_t e4m3_nan(uint32_t c)
     return (c & 0x7F7F7F7Fu) + 0x01010101u;
 }
 
+/* Scale i of rows or of blocks. */
+__device__ __forceinline__ float scale_at(const void *scales, bool is_f32, int64_t i)
+{
+    return is_f32 ? ((const float *)scales)[i] : to_float(((const bf16 *)scales)[i]);
+}
+
 #endif

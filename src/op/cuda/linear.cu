@@ -151,11 +151,6 @@ __device__ __forceinline__ void multiply(float acc[GROUPS][4], const lane_codes<
     }
 }
 
-__device__ __forceinline__ float scale_at(const mma_args &a, int64_t i)
-{
-    return a.scales_f32 ? ((const float *)a.scales)[i] : to_float(((const bf16 *)a.scales)[i]);
-}
-
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. Bound by the weights' bytes. */
 template <weight_format_id F, int TILES, int GROUPS, bool ALIGNED>
 __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
@@ -187,7 +182,8 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
             if (F == WF_FP8_BLOCK) {
                 float one[GROUPS][4] = {};
                 multiply<F, GROUPS>(one, w[m], x, nan[m]);
-                float s = scale_at(a, (row0 + m * 16) / 128 * a.scale_stride + u);
+                float s =
+                    scale_at(a.scales, a.scales_f32, (row0 + m * 16) / 128 * a.scale_stride + u);
 #pragma unroll
                 for (int n = 0; n < GROUPS; n++)
 #pragma unroll
@@ -231,7 +227,7 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
         else if (F == WF_FP8_TENSOR)
             sum *= a.global;
         else if (F == WF_FP8_ROW)
-            sum *= scale_at(a, row);
+            sum *= scale_at(a.scales, a.scales_f32, row);
         if (bad[r])
             sum = __int_as_float(0x7FC00000);
         if (a.y_f32) {

@@ -37,11 +37,6 @@ struct expand_args {
     uint4 *out;                  /* [rows, cols] BF16 */
 };
 
-__device__ __forceinline__ float scale_at(const unsigned char *scales, bool is_f32, int64_t i)
-{
-    return is_f32 ? ((const float *)scales)[i] : to_float(((const bf16 *)scales)[i]);
-}
-
 /* Eight neighbouring weights, as they lie. */
 template <weight_format_id F> struct eight_codes {
     uint32_t c[F == WF_NVFP4 ? 1 : 2];

@@ -177,12 +177,6 @@ __device__ __forceinline__ void multiply(float acc[GROUPS][4], const lane_codes<
     multiply_quarter<F, GROUPS, 3>(acc, w, x[3]);
 }
 
-__device__ __forceinline__ float scale_at(const tiled_part &a, int64_t i)
-{
-    return a.scales_f32 ? ((const float *)a.row_scales)[i]
-                        : to_float(((const bf16 *)a.row_scales)[i]);
-}
-
 /* The product of row `row`, from its sum. */
 template <weight_format_id F>
 __device__ __forceinline__ float finished(const tiled_part &p, float sum, int64_t row)
@@ -191,7 +185,7 @@ __device__ __forceinline__ float finished(const tiled_part &p, float sum, int64_
         return sum * ((float)(1 << NVFP4_SHIFT) * p.global);
     if (F == WF_FP8_TENSOR)
         return sum * p.global;
-    return F == WF_FP8_ROW ? sum * scale_at(p, row) : sum;
+    return F == WF_FP8_ROW ? sum * scale_at(p.row_scales, p.scales_f32, row) : sum;
 }
 
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. AHEAD units a warp and the blocks that fit a multiprocessor
@@ -250,7 +244,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
                 if (F == WF_FP8_BLOCK) {
                     float one[GROUPS][4] = {};
                     multiply<F, GROUPS>(one, w[i][m], x);
-                    float s = scale_at(p, strip * STRIP_ROWS / 128 * p.row_scale_stride + u);
+                    float s = scale_at(p.row_scales, p.scales_f32,
+                                       strip * STRIP_ROWS / 128 * p.row_scale_stride + u);
 #pragma unroll
                     for (int n = 0; n < GROUPS; n++)
 #pragma unroll
