@@ -16,20 +16,31 @@ static void check(struct exec *x, struct tensor y, struct tensor in, const struc
                   x->backend->name, weight_formats[w->format].name, dtype_name(in.dtype));
 }
 
-static void linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
-                   bool add)
+/* Of operands that were checked. */
+static struct linear_args args_of(const struct exec *x, struct tensor y, struct tensor in,
+                                  const struct weight *w, bool add)
 {
-    check(x, y, in, w, add);
+    return (struct linear_args){.y = y, .in = in, .w = w, .add = add, .phase = x->phase};
+}
+
+static void run(struct exec *x, struct linear_args a)
+{
     OP_BEGIN(x);
-    struct linear_args a = {.y = y, .in = in, .w = w, .add = add, .phase = x->phase};
     size_t mark = exec_push(x), scratch = x->backend->linear_scratch(x->stream, &a);
     a.scratch = exec_tmp(x, DT_U8, 1, (int64_t)scratch);
     OP_BEGIN(x);
     char detail[64];
-    snprintf(detail, sizeof detail, "%s [%lld, %lld]%s", weight_formats[w->format].name,
-             (long long)w->rows, (long long)w->cols, add ? " add" : "");
-    OP_RUN(x, linear, &a, &y, detail);
+    snprintf(detail, sizeof detail, "%s [%lld, %lld]%s", weight_formats[a.w->format].name,
+             (long long)a.w->rows, (long long)a.w->cols, a.add ? " add" : "");
+    OP_RUN(x, linear, &a, &a.y, detail);
     exec_pop(x, mark);
+}
+
+static void linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
+                   bool add)
+{
+    check(x, y, in, w, add);
+    run(x, args_of(x, y, in, w, add));
 }
 
 void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w)
@@ -51,13 +62,13 @@ void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
     OP_REQUIRE(x, "linears", n >= 1 && n <= MOST);
     for (int i = 0; i < n; i++) {
         check(x, y[i], in, w[i], false);
-        a[i] = (struct linear_args){.y = y[i], .in = in, .w = w[i], .phase = x->phase};
+        a[i] = args_of(x, y[i], in, w[i], false);
     }
     OP_BEGIN(x);
     if (!x->planning && linears && linears(x->stream, a, n))
         return;
     for (int i = 0; i < n; i++)
-        linear(x, y[i], in, w[i], false);
+        run(x, a[i]);
 }
 
 void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
@@ -70,10 +81,10 @@ void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
     check(x, y, in, gate, false);
     check(x, other, in, up, false);
     OP_BEGIN(x);
-    struct linear_args a[2] = {{.y = y, .in = in, .w = gate, .phase = x->phase},
-                               {.y = other, .in = in, .w = up, .phase = x->phase}};
+    struct linear_args a[2] = {args_of(x, y, in, gate, false), args_of(x, other, in, up, false)};
     if (x->planning || !x->backend->linear_silu_mul || !x->backend->linear_silu_mul(x->stream, a)) {
-        op_linears(x, 2, (struct tensor[]){y, other}, in, (const struct weight *[]){gate, up});
+        run(x, a[0]);
+        run(x, a[1]);
         op_silu_mul(x, y, y, other);
     }
     exec_pop(x, mark);
