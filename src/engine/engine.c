@@ -78,15 +78,6 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
     return st;
 }
 
-/* The backend knows what suits it. */
-static void settle_chunk(lathe_engine_options *o, const struct backend *backend)
-{
-    if (o->prefill_chunk == 0)
-        o->prefill_chunk = backend->prompt_rows;
-    if (o->n_ctx != LATHE_CTX_AUTO && o->prefill_chunk > o->n_ctx)
-        o->prefill_chunk = o->n_ctx;
-}
-
 /* Which ids the tokenizer has: the rows of the vocabulary matrices beyond are padding. */
 static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
 {
@@ -154,8 +145,8 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
     if (!st)
         st = open_backend(e, o, err);
-    if (!st)
-        settle_chunk(&e->options, e->backend);
+    if (!st && e->options.prefill_chunk == 0)
+        e->options.prefill_chunk = e->backend->prompt_rows;
     if (!st)
         st = lathe_text_open(&e->text, o->model_dir, err);
     if (!st)

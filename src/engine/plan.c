@@ -112,6 +112,15 @@ static bool fits(const struct lathe_engine *e, bool chosen)
     return !chosen || p->mapped > room || p->total <= room;
 }
 
+/* The plan at another context, whose prompts come in chunks of at most `chunk` rows. */
+static lathe_status measure_at(struct lathe_engine *e, struct memory *m, int32_t chunk,
+                               int32_t n_ctx, lathe_error *err)
+{
+    e->options.n_ctx = n_ctx;
+    e->options.prefill_chunk = chunk < n_ctx ? chunk : n_ctx;
+    return measure(e, m, err);
+}
+
 /* The largest context that fits, 0 if none does. Whole pages of the KV cache are tried. */
 static lathe_status largest(struct lathe_engine *e, struct memory *m, int32_t chunk, int32_t *n_ctx,
                             lathe_error *err)
@@ -120,9 +129,7 @@ static lathe_status largest(struct lathe_engine *e, struct memory *m, int32_t ch
     /* low pages fit, more than high do not; the first try is the most */
     for (int32_t at = high; low < high; at = low + (high - low + 1) / 2) {
         int64_t n = (int64_t)at * KV_PAGE;
-        e->options.n_ctx = n < most ? (int32_t)n : most;
-        e->options.prefill_chunk = chunk < e->options.n_ctx ? chunk : e->options.n_ctx;
-        lathe_status st = measure(e, m, err);
+        lathe_status st = measure_at(e, m, chunk, n < most ? (int32_t)n : most, err);
         bool too_large = st == LATHE_E_LIMIT || st == LATHE_E_MEMORY;
         if (st && !too_large)
             return st;
@@ -134,14 +141,6 @@ static lathe_status largest(struct lathe_engine *e, struct memory *m, int32_t ch
     int64_t n = (int64_t)low * KV_PAGE;
     *n_ctx = n < most ? (int32_t)n : most;
     return LATHE_OK;
-}
-
-static lathe_status measure_at(struct lathe_engine *e, struct memory *m, int32_t chunk,
-                               int32_t n_ctx, lathe_error *err)
-{
-    e->options.n_ctx = n_ctx;
-    e->options.prefill_chunk = chunk < n_ctx ? chunk : n_ctx;
-    return measure(e, m, err);
 }
 
 static lathe_status refuse(const struct lathe_engine *e, int32_t largest_ctx, lathe_error *err)
@@ -179,7 +178,7 @@ lathe_status plan_make(struct lathe_engine *e, struct memory *m, lathe_error *er
     int32_t wanted = e->options.n_ctx, chunk = e->options.prefill_chunk, best;
     find_room(e);
     if (wanted != LATHE_CTX_AUTO) {
-        lathe_status st = measure(e, m, err);
+        lathe_status st = measure_at(e, m, chunk, wanted, err);
         if (st || fits(e, false))
             return st;
     }
