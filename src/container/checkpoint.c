@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "container/shard.h"
@@ -50,14 +51,10 @@ static lathe_status add_file(struct checkpoint *cp, const char *path, const char
 {
     if (cp->n_files == MAX_FILES)
         return fail(err, LATHE_E_LIMIT, "more than %d files", MAX_FILES);
-    if (cp->n_files == cp->cap_files) {
-        size_t cap = cp->cap_files ? 2 * cp->cap_files : 8;
-        struct mapped *p = realloc(cp->files, cap * sizeof *p);
-        if (!p)
-            return fail_memory(err, cap * sizeof *p);
-        cp->files = p;
-        cp->cap_files = cap;
-    }
+    struct mapped *p = array_room(cp->files, cp->n_files, &cp->cap_files, sizeof *p, err);
+    if (!p)
+        return LATHE_E_MEMORY;
+    cp->files = p;
     struct mapped *f = &cp->files[cp->n_files];
     *f = (struct mapped){.name = arena_strndup(&cp->arena, name, strlen(name))};
     if (!f->name)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "model/fields.h"
 
@@ -76,14 +77,10 @@ static lathe_status compile(struct rule *r, lathe_error *err)
 static lathe_status add_rule(struct declared *d, enum how how, const char *text,
                              enum format_says says, lathe_error *err)
 {
-    if (d->n_rules == d->cap_rules) {
-        size_t cap = d->cap_rules ? 2 * d->cap_rules : 64;
-        struct rule *more = realloc(d->rules, cap * sizeof *more);
-        if (!more)
-            return fail_memory(err, cap * sizeof *more);
-        d->rules = more;
-        d->cap_rules = cap;
-    }
+    struct rule *more = array_room(d->rules, d->n_rules, &d->cap_rules, sizeof *more, err);
+    if (!more)
+        return LATHE_E_MEMORY;
+    d->rules = more;
     struct rule *r = &d->rules[d->n_rules++];
     *r = (struct rule){.how = how, .text = text, .says = says};
     if (how != BY_EXPRESSION)

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 enum { ALIGN = 256 };
 
 static void region_init(struct region *r, const char *name, bool measuring,
@@ -79,9 +81,9 @@ void memory_close(struct memory *m)
 
 static lathe_status take_block(struct region *r, void **p, size_t bytes, lathe_error *err)
 {
-    void **list = realloc(r->piece, (r->n_pieces + 1) * sizeof *list);
+    void **list = array_room(r->piece, r->n_pieces, &r->piece_room, sizeof *list, err);
     if (!list)
-        return fail_memory(err, (r->n_pieces + 1) * sizeof *list);
+        return LATHE_E_MEMORY;
     r->piece = list;
     lathe_status st = r->backend->alloc(r->stream, p, bytes, err);
     if (st)
@@ -119,14 +121,10 @@ static lathe_status place(struct memory *m, struct tensor *t, lathe_error *err)
     void *to = NULL;
     if (r->measuring)
         return region_take(r, &to, bytes, err);
-    if (m->n_loads == m->load_room) {
-        size_t room = m->load_room ? 2 * m->load_room : 256;
-        struct load *list = realloc(m->load, room * sizeof *list);
-        if (!list)
-            return fail_memory(err, room * sizeof *list);
-        m->load = list;
-        m->load_room = room;
-    }
+    struct load *list = array_room(m->load, m->n_loads, &m->load_room, sizeof *list, err);
+    if (!list)
+        return LATHE_E_MEMORY;
+    m->load = list;
     if (!r->backend->is_host) {
         lathe_status st = region_take(r, &to, bytes, err);
         if (st)
@@ -146,14 +144,10 @@ void memory_weight(struct memory *m, struct tensor *t)
 
 static lathe_status note_matrix(struct memory *m, struct weight *w, lathe_error *err)
 {
-    if (m->n_matrices == m->matrix_room) {
-        size_t room = m->matrix_room ? 2 * m->matrix_room : 256;
-        struct weight **list = realloc(m->matrix, room * sizeof *list);
-        if (!list)
-            return fail_memory(err, room * sizeof *list);
-        m->matrix = list;
-        m->matrix_room = room;
-    }
+    struct weight **list = array_room(m->matrix, m->n_matrices, &m->matrix_room, sizeof *list, err);
+    if (!list)
+        return LATHE_E_MEMORY;
+    m->matrix = list;
     m->matrix[m->n_matrices++] = w;
     return LATHE_OK;
 }

@@ -14,7 +14,7 @@ struct region {
     unsigned char *base; /* the block; NULL: each piece is a block of its own */
     size_t used, size;   /* bytes given out; of the block */
     void **piece;        /* [n_pieces], those without a block; owned */
-    size_t n_pieces;
+    size_t n_pieces, piece_room;
 };
 
 struct memory {

@@ -15,7 +15,7 @@ if ! out=$(${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -Werror ${SAN:+-fsanitize=$SA
     -DLATHE_CUDA '-DLATHE_CUDA_SMS="80 90 120a"' -Iinclude -Isrc -Itests -isystem "$cuda/include" \
     -o "$T/test_host_side" tests/cuda/host_side.c tests/cuda/fake_runtime.c tests/test.c src/op/cuda/backend.c \
     src/op/cuda/load.c src/op/memory.c src/op/load.c src/op/host.c src/tensor/tensor.c src/tensor/number.c \
-    src/base/error.c src/base/file.c src/base/buf.c src/base/thread.c src/base/utf8.c src/base/log.c -lm 2>&1); then
+    src/base/array.c src/base/error.c src/base/file.c src/base/buf.c src/base/thread.c src/base/utf8.c src/base/log.c -lm 2>&1); then
     printf '%s\n' "$out"
     echo "FAIL test_host_side"
     echo "0 passed, 1 failed, 0 skipped"
