@@ -57,33 +57,34 @@ TIMED(gated_delta_rule, a->o, NULL)
 TIMED(rmsnorm_gated, a->y, NULL)
 TIMED(gather_rows, a->y, NULL)
 
-static bool timed_linears(void *stream, const struct linear_args *a, int n)
+/* Launches that serve several matrices, if they do: noted as one of all their rows. */
+static bool end_joint(bool done)
+{
+    (void)cudaEventRecord(call[n_calls].end, raw);
+    if (done && n_calls + 1 < MAX_CALLS)
+        n_calls++;
+    return done;
+}
+
+static void begin_joint(const char *name, const struct linear_args *a, int n)
 {
     struct weight all = *a->w;
     for (int i = 1; i < n; i++)
         all.rows += a[i].w->rows;
-    note("linears", &a->y, &all);
+    note(name, &a->y, &all);
     (void)cudaEventRecord(call[n_calls].begin, raw);
-    if (!backend_cuda.linears(stream, a, n))
-        return false;
-    (void)cudaEventRecord(call[n_calls].end, raw);
-    if (n_calls + 1 < MAX_CALLS)
-        n_calls++;
-    return true;
+}
+
+static bool timed_linears(void *stream, const struct linear_args *a, int n)
+{
+    begin_joint("linears", a, n);
+    return end_joint(backend_cuda.linears(stream, a, n));
 }
 
 static bool timed_linear_silu_mul(void *stream, const struct linear_args a[2])
 {
-    struct weight all = *a->w;
-    all.rows *= 2;
-    note("linear_silu_mul", &a->y, &all);
-    (void)cudaEventRecord(call[n_calls].begin, raw);
-    if (!backend_cuda.linear_silu_mul(stream, a))
-        return false;
-    (void)cudaEventRecord(call[n_calls].end, raw);
-    if (n_calls + 1 < MAX_CALLS)
-        n_calls++;
-    return true;
+    begin_joint("linear_silu_mul", a, 2);
+    return end_joint(backend_cuda.linear_silu_mul(stream, a));
 }
 
 struct line {
