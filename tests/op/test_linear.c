@@ -322,56 +322,70 @@ TEST(any_number_of_rows)
                           cols[k % 2], 131, k % 2 ? 64 : 2, PHASE_DECODE);
 }
 
-/* Activation rows with a single 1 pick weights out: every code at every place, decoded exactly; within `rel` in
- * FP8 blocks. */
+/* Every code at every place. NVFP4's scales are negative too, or not. */
+static void put_every_code(struct random_weight *x, bool negative)
+{
+    struct weight *w = &x->w;
+    if (w->codes.dtype == DT_U8 || w->codes.dtype == DT_F8_E4M3)
+        for (int64_t row = 0; row < w->rows; row++)
+            for (int64_t c = 0; c < w->codes.dim[1]; c++) {
+                uint8_t code = (uint8_t)(row + c);
+                x->codes[row * w->codes.stride + c] =
+                    w->codes.dtype == DT_F8_E4M3 && (code & 0x7F) == 0x7F ? 1 : code;
+            }
+    if (w->format == WF_NVFP4) {
+        w->global = 0x1p-5f; /* the order of the two scales then does not matter */
+        for (int64_t k = 0; k < w->rows * w->cols / 16; k++)
+            x->scales[k] = (uint8_t)(negative ? ((k & 0x7F) == 0x7F ? 0 : k) : k % 0x7F);
+    }
+}
+
+/* Activation rows with a single 1 pick weights out: `used` decoded is w, exactly or within `rel`. */
+static void check_decoded(struct op_env *e, const struct weight *used, const struct weight *w,
+                          double rel, enum phase phase)
+{
+    int64_t rows = w->rows, cols = w->cols;
+    struct tensor in = op_tensor(DT_BF16, cols, cols, 0);
+    struct tensor y = op_tensor(DT_F32, cols, rows, 0);
+    float *want = malloc((size_t)cols * sizeof *want);
+    CHECK(want);
+    for (int64_t t = 0; t < cols; t++)
+        for (int64_t c = 0; c < cols; c++)
+            op_put(&in, t, c, t == c);
+    op_case("%s, %s%s", e->name, weight_formats[w->format].name,
+            phase == PHASE_PREFILL ? ", prefill" : "");
+    (void)exec_phase(&e->exec, phase);
+    op_linear(&e->exec, y, in, used);
+    op_check_ok(e);
+    for (int64_t row = 0; row < rows; row++) {
+        weight_formats[w->format].unpack(want, w, row, 0, cols);
+        for (int64_t t = 0; t < cols; t++) {
+            double got = op_at(&y, t, row), exact = (double)want[t];
+            if (!(fabs(got - exact) <= rel * fabs(exact)))
+                OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t, got,
+                        exact);
+        }
+    }
+    op_done();
+    free(want);
+}
+
+/* Exactly; within `rel` in FP8 blocks. */
 static void check_codes(int64_t rows, int64_t cols, double rel, enum phase phase)
 {
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {6};
-    float *want = malloc((size_t)cols * sizeof *want);
-    CHECK(want);
     for (int f = 0; f < WF_COUNT; f++)
         for (int i = 0; i < n_envs; i++) {
             if (i > 0 && strcmp(env[i].isa, env[i - 1].isa) == 0)
                 continue;
             struct random_weight x =
                 random_weight((enum weight_format_id)f, rows, cols, DT_F32, 0, &r);
-            if (x.w.codes.dtype == DT_U8 || x.w.codes.dtype == DT_F8_E4M3)
-                for (int64_t row = 0; row < rows; row++)
-                    for (int64_t c = 0; c < x.w.codes.dim[1]; c++) {
-                        uint8_t code = (uint8_t)(row + c);
-                        x.codes[row * x.w.codes.stride + c] =
-                            x.w.codes.dtype == DT_F8_E4M3 && (code & 0x7F) == 0x7F ? 1 : code;
-                    }
-            if (f == WF_NVFP4) {
-                x.w.global = 0x1p-5f; /* the order of the two scales then does not matter */
-                for (int64_t k = 0; k < rows * cols / 16; k++)
-                    x.scales[k] = (uint8_t)((k & 0x7F) == 0x7F ? 0 : k);
-            }
-            struct tensor in = op_tensor(DT_BF16, cols, cols, 0);
-            struct tensor y = op_tensor(DT_F32, cols, rows, 0);
-            for (int64_t t = 0; t < cols; t++)
-                for (int64_t c = 0; c < cols; c++)
-                    op_put(&in, t, c, t == c);
-            op_case("%s, %s%s", env[i].name, weight_formats[f].name,
-                    phase == PHASE_PREFILL ? ", prefill" : "");
-            (void)exec_phase(&env[i].exec, phase);
-            op_linear(&env[i].exec, y, in, &x.w);
-            op_check_ok(&env[i]);
-            for (int64_t row = 0; row < rows; row++) {
-                weight_formats[f].unpack(want, &x.w, row, 0, cols);
-                for (int64_t t = 0; t < cols; t++) {
-                    double got = op_at(&y, t, row), w = (double)want[t];
-                    if (fabs(got - w) > (f == WF_FP8_BLOCK ? rel : 0) * fabs(w))
-                        OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t,
-                                got, w);
-                }
-            }
-            op_done();
+            put_every_code(&x, true);
+            check_decoded(&env[i], &x.w, &x.w, f == WF_FP8_BLOCK ? rel : 0, phase);
             release(&x);
         }
-    free(want);
 }
 
 TEST(every_code)
@@ -592,6 +606,17 @@ static struct random_weight random_tiled(enum weight_format_id format, int64_t r
     return x;
 }
 
+/* The matrix as this backend has it after loading; `other` holds the copy, if there is one. */
+static const struct weight *as_loaded(const struct op_env *e, const struct random_weight *x,
+                                      struct random_weight *other)
+{
+    *other = (struct random_weight){0};
+    if (!e->backend->arrange)
+        return &x->w;
+    *other = arranged(e, &x->w);
+    return &other->w;
+}
+
 /* The same matrices in the order of a backend's kernels. */
 TEST(arranged)
 {
@@ -642,35 +667,10 @@ TEST(arranged_codes)
         test_skip("no backend here has an order of its own");
     for (size_t f = 0; f < 4; f++) {
         struct random_weight x = random_tiled(tiled_formats[f], ROWS, COLS, &r);
-        for (int64_t row = 0; row < ROWS; row++)
-            for (int64_t c = 0; c < x.w.codes.dim[1]; c++) {
-                uint8_t code = (uint8_t)(row + c);
-                x.codes[row * x.w.codes.stride + c] =
-                    x.w.codes.dtype == DT_F8_E4M3 && (code & 0x7F) == 0x7F ? 1 : code;
-            }
-        if (tiled_formats[f] == WF_NVFP4) {
-            x.w.global = 0x1p-5f; /* the order of the two scales then does not matter */
-            for (int64_t k = 0; k < ROWS * COLS / 16; k++)
-                x.scales[k] = (uint8_t)(k % 0x7F);
-        }
+        put_every_code(&x, false);
         struct random_weight tiled = arranged(env, &x.w);
         CHECK(tiled.w.tiled);
-        struct tensor in = op_tensor(DT_BF16, COLS, COLS, 0);
-        struct tensor y = op_tensor(DT_F32, COLS, ROWS, 0);
-        for (int64_t t = 0; t < COLS; t++)
-            for (int64_t c = 0; c < COLS; c++)
-                op_put(&in, t, c, t == c);
-        op_case("%s, %s", env->name, weight_formats[tiled_formats[f]].name);
-        op_linear(&env->exec, y, in, &tiled.w);
-        op_check_ok(env);
-        float want[COLS];
-        for (int64_t row = 0; row < ROWS; row++) {
-            weight_formats[x.w.format].unpack(want, &x.w, row, 0, COLS);
-            for (int64_t t = 0; t < COLS; t++)
-                if (op_at(&y, t, row) != (double)want[t])
-                    OP_FAIL("W[%lld, %lld]: %.9g, expected %.9g", (long long)row, (long long)t,
-                            op_at(&y, t, row), (double)want[t]);
-        }
+        check_decoded(env, &tiled.w, &x.w, 0, PHASE_DECODE);
         release(&tiled);
         if (tiled_formats[f] == WF_NVFP4)
             x.scales[5] = 0x7F;
@@ -702,12 +702,7 @@ TEST(linears)
             for (int k = 0; k < N; k++) {
                 x[k] = random_tiled(f < WF_COUNT ? (enum weight_format_id)f : other[k], rows[k],
                                     COLS, &r);
-                tiled[k] = (struct random_weight){0};
-                w[k] = &x[k].w;
-                if (env[i].backend->arrange) {
-                    tiled[k] = arranged(&env[i], &x[k].w);
-                    w[k] = &tiled[k].w;
-                }
+                w[k] = as_loaded(&env[i], &x[k], &tiled[k]);
                 y[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
                 alone[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
                 op_linear(&env[i].exec, alone[k], in, w[k]);
@@ -735,18 +730,14 @@ TEST(linear_silu_mul)
     for (int f = 0; f < WF_COUNT; f++)
         for (int i = 0; i < n_envs; i++)
             for (int64_t T = 1; T < 40; T += 7) {
-                struct random_weight x[2], tiled[2] = {{{0}, NULL, NULL}, {{0}, NULL, NULL}};
+                struct random_weight x[2], tiled[2];
                 const struct weight *w[2];
                 struct tensor in = op_tensor(DT_BF16, T, COLS, T % 3 * 8), alone[2];
                 struct tensor y = op_tensor(DT_BF16, T, ROWS, 5);
                 op_fill_normal(&in, &r, 0, 1);
                 for (int k = 0; k < 2; k++) {
                     x[k] = random_tiled((enum weight_format_id)f, ROWS, COLS, &r);
-                    w[k] = &x[k].w;
-                    if (env[i].backend->arrange) {
-                        tiled[k] = arranged(&env[i], &x[k].w);
-                        w[k] = &tiled[k].w;
-                    }
+                    w[k] = as_loaded(&env[i], &x[k], &tiled[k]);
                     alone[k] = op_tensor(DT_BF16, T, ROWS, 2);
                     op_linear(&env[i].exec, alone[k], in, w[k]);
                 }
