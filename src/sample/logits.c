@@ -159,7 +159,7 @@ void logits_logprobs(const float *logits, const struct id_set *ids, int32_t id, 
 
 /* ---- Candidates ---------------------------------------------------------------------------- */
 
-static bool better(const struct candidate *a, const struct candidate *b)
+bool candidate_is_better(const struct candidate *a, const struct candidate *b)
 {
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
@@ -181,14 +181,14 @@ int32_t candidates_all(struct candidate *c, const float *logits, const struct id
     return n;
 }
 
-/* Restores the heap (the worst on top) below c[0]. */
-static void sift_down(struct candidate *c, int32_t n)
+/* Restores the heap (the worst on top) below c[i]. */
+static void sift_down(struct candidate *c, int32_t i, int32_t n)
 {
-    for (int32_t i = 0;;) {
+    for (;;) {
         int32_t worst = i, l = 2 * i + 1;
-        if (l < n && better(&c[worst], &c[l]))
+        if (l < n && candidate_is_better(&c[worst], &c[l]))
             worst = l;
-        if (l + 1 < n && better(&c[worst], &c[l + 1]))
+        if (l + 1 < n && candidate_is_better(&c[worst], &c[l + 1]))
             worst = l + 1;
         if (worst == i)
             return;
@@ -201,16 +201,32 @@ static int32_t heap_offer(struct candidate *c, int32_t n, int32_t k, float logit
 {
     if (n < k) {
         c[n] = (struct candidate){0, logit, id};
-        for (int32_t i = n; i > 0 && better(&c[(i - 1) / 2], &c[i]); i = (i - 1) / 2)
+        for (int32_t i = n; i > 0 && candidate_is_better(&c[(i - 1) / 2], &c[i]); i = (i - 1) / 2)
             swap(&c[i], &c[(i - 1) / 2]);
         return n + 1;
     }
     /* Ids ascend: an equal logit that comes later is the worse one. */
     if (logit > c[0].logit) {
         c[0] = (struct candidate){0, logit, id};
-        sift_down(c, n);
+        sift_down(c, 0, n);
     }
     return n;
+}
+
+/* Of a heap, the worst goes to the end again and again. */
+static void unheap(struct candidate *c, int32_t n)
+{
+    for (int32_t end = n; end > 1;) {
+        swap(&c[0], &c[--end]);
+        sift_down(c, 0, end);
+    }
+}
+
+void candidates_best_first(struct candidate *c, int32_t n)
+{
+    for (int32_t i = n / 2; i-- > 0;)
+        sift_down(c, i, n);
+    unheap(c, n);
 }
 
 int32_t candidates_top_k(struct candidate *c, const float *logits, const struct id_set *ids,
@@ -238,6 +254,7 @@ int32_t candidates_top_k(struct candidate *c, const float *logits, const struct 
                     n = heap_offer(c, n, k, logits[i], i);
         }
     }
+    unheap(c, n);
     return n;
 }
 
@@ -268,7 +285,7 @@ int32_t candidates_top_p(struct candidate *c, int32_t n, double p)
         double part = 0;
         int32_t m = lo;
         for (int32_t i = lo; i < hi - 1; i++)
-            if (better(&c[i], &c[hi - 1])) {
+            if (candidate_is_better(&c[i], &c[hi - 1])) {
                 part += c[i].weight;
                 swap(&c[i], &c[m++]);
             }

@@ -28,6 +28,11 @@ struct id_set {
 lathe_status id_set_init(struct id_set *s, int32_t n_vocab, const uint64_t *bits, lathe_error *err);
 void id_set_release(struct id_set *s); /* no-op on a zeroed struct */
 bool id_set_has(const struct id_set *s, int32_t id);
+/* Its ranges as operators take them. */
+static inline const int32_t (*id_set_pairs(const struct id_set *s))[2]
+{
+    return (const int32_t(*)[2])s->range;
+}
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
@@ -45,6 +50,14 @@ int32_t logits_argmax(const float *logits, const struct id_set *ids);
 void logits_logprobs(const float *logits, const struct id_set *ids, int32_t id, float *logprob,
                      lathe_candidate *top, int32_t n_top, int32_t *n_got);
 
+/* The n best ids of a row within the set, best first, as op_top_k gives them: NaN stands before all numbers,
+ * and where fewer than n are left the id is -1. */
+struct logits_best {
+    int32_t n;          /* 0: they are not at hand */
+    const float *value; /* [n] */
+    const int32_t *id;  /* [n] */
+};
+
 /* ---- Candidates: what is left of a row ------------------------------------------------------ */
 
 struct candidate {
@@ -53,9 +66,10 @@ struct candidate {
     int32_t id;
 };
 
+bool candidate_is_better(const struct candidate *a, const struct candidate *b);
 /* Every id of the set whose logit is not -infinity, in order of ids. Returns how many. */
 int32_t candidates_all(struct candidate *c, const float *logits, const struct id_set *ids);
-/* The k best of those, in no order. */
+/* The k best of those, best first; all of them, in order of ids, where the set has no more than k. */
 int32_t candidates_top_k(struct candidate *c, const float *logits, const struct id_set *ids,
                          int32_t k);
 void candidates_weigh(struct candidate *c, int32_t n, double temperature);
@@ -64,7 +78,8 @@ void candidates_weigh(struct candidate *c, int32_t n, double temperature);
 int32_t candidates_top_p(struct candidate *c, int32_t n, double p);
 /* Keeps the candidates whose probability is at least min_p times the best one's. */
 int32_t candidates_min_p(struct candidate *c, int32_t n, double min_p);
-/* Puts them in order of ids. */
+/* Puts them in order of ids; the best first. */
 void candidates_by_id(struct candidate *c, int32_t n);
+void candidates_best_first(struct candidate *c, int32_t n);
 
 #endif

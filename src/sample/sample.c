@@ -84,6 +84,7 @@ struct sampler {
     int32_t min_tokens;
     int32_t n_prompt, n_generated;
     bool has_penalty, has_force;
+    bool only_lowers; /* bias and penalties raise no logit */
     /* With a penalty only: */
     int32_t *count;  /* [n_vocab]: in the generated tokens */
     bool *in_prompt; /* [n_vocab]; with a repetition penalty only */
@@ -157,7 +158,10 @@ static void copy_bias(struct sampler *s, const lathe_sampling *o)
             s->bias[n++] = (lathe_logit_bias){o->bias[i].id, 0};
         float sum = s->bias[at].bias + o->bias[i].bias;
         s->bias[at].bias = sum > BIAS_EDGE ? BIAS_EDGE : sum < -BIAS_EDGE ? -BIAS_EDGE : sum;
-        s->has_force |= s->bias[at].bias >= BIAS_EDGE;
+    }
+    for (size_t i = 0; i < n; i++) {
+        s->has_force |= s->bias[i].bias >= BIAS_EDGE;
+        s->only_lowers &= s->bias[i].bias <= 0;
     }
     s->o.bias = s->bias;
     s->o.n_bias = n;
@@ -180,6 +184,8 @@ lathe_status sampler_open(struct sampler **out, const struct sampler_options *o,
     s->n_prompt = o->n_prompt;
     s->has_penalty =
         s->o.presence_penalty != 0 || s->o.frequency_penalty != 0 || s->o.repetition_penalty != 1;
+    s->only_lowers =
+        s->o.presence_penalty >= 0 && s->o.frequency_penalty >= 0 && s->o.repetition_penalty >= 1;
     size_t bias_bytes = s->o.n_bias * sizeof *s->bias;
     s->bias = malloc(bias_bytes + 1);
     s->end_id = copy_members(s->ids, o->end_id, o->n_end, &s->n_end);
@@ -258,20 +264,24 @@ static void keep_forced(const struct sampler *s, struct sample_scratch *w)
         w->row[w->cand[i].id] = w->cand[i].logit;
 }
 
-static void penalise(const struct sampler *s, float *row)
+/* The logit of an id that a penalty touches. */
+static float penalised(const struct sampler *s, int32_t id, float logit)
 {
     const lathe_sampling *o = &s->o;
-    for (int32_t i = 0; i < s->n_seen; i++) {
-        int32_t id = s->seen[i], count = s->count[id];
-        float x = row[id];
-        if (o->repetition_penalty != 1)
-            x = x > 0 ? x / o->repetition_penalty : x * o->repetition_penalty;
-        if (count > 0)
-            x -= o->frequency_penalty * (float)count + o->presence_penalty;
-        /* -infinity stays what only a mask makes. */
-        if (row[id] != -INFINITY)
-            row[id] = x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
-    }
+    int32_t count = s->count[id];
+    float x = logit;
+    if (o->repetition_penalty != 1)
+        x = x > 0 ? x / o->repetition_penalty : x * o->repetition_penalty;
+    if (count > 0)
+        x -= o->frequency_penalty * (float)count + o->presence_penalty;
+    /* -infinity stays what only a mask makes. */
+    return logit == -INFINITY ? logit : x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+}
+
+static void penalise(const struct sampler *s, float *row)
+{
+    for (int32_t i = 0; i < s->n_seen; i++)
+        row[s->seen[i]] = penalised(s, s->seen[i], row[s->seen[i]]);
 }
 
 /* The row after bias, bans and penalties: `logits` itself where nothing changes it. */
@@ -313,19 +323,25 @@ static int32_t draw(const struct candidate *c, int32_t n, double temperature, ui
     return id;
 }
 
+/* What top-p and min-p leave of n candidates. */
+static int32_t filter_weights(const struct sampler *s, struct candidate *c, int32_t n)
+{
+    const lathe_sampling *o = &s->o;
+    if (o->top_p < 1 || o->min_p > 0)
+        candidates_weigh(c, n, (double)o->temperature);
+    if (o->top_p < 1)
+        n = candidates_top_p(c, n, (double)o->top_p);
+    if (o->min_p > 0)
+        n = candidates_min_p(c, n, (double)o->min_p);
+    return n;
+}
+
 /* What the filters leave of an adjusted row, in w->cand; not for temperature 0. */
 static int32_t filter(const struct sampler *s, struct sample_scratch *w, const float *row)
 {
-    const lathe_sampling *o = &s->o;
-    int32_t n = o->top_k > 0 ? candidates_top_k(w->cand, row, s->ids, o->top_k)
-                             : candidates_all(w->cand, row, s->ids);
-    if (o->top_p < 1 || o->min_p > 0)
-        candidates_weigh(w->cand, n, (double)o->temperature);
-    if (o->top_p < 1)
-        n = candidates_top_p(w->cand, n, (double)o->top_p);
-    if (o->min_p > 0)
-        n = candidates_min_p(w->cand, n, (double)o->min_p);
-    return n;
+    int32_t n = s->o.top_k > 0 ? candidates_top_k(w->cand, row, s->ids, s->o.top_k)
+                               : candidates_all(w->cand, row, s->ids);
+    return filter_weights(s, w->cand, n);
 }
 
 /* The adjusted row of the token that follows the drafts; NULL on failure. */
@@ -364,6 +380,90 @@ lathe_status sampler_pick(struct sampler *s, struct sample_scratch *w, const flo
         *id = draw(w->cand, filter(s, w, row), (double)s->o.temperature, (uint64_t)s->o.seed,
                    position);
     return *id < 0 ? nothing_left(s, position, err) : LATHE_OK;
+}
+
+/* ---- The best of a row ----------------------------------------------------------------------
+ *
+ * Where nothing raises a logit, an id that is not among the n best of the raw row stays worse than the last of
+ * them was. So the k best of the adjusted row are the k best of those n as adjusted, if the last of the k is no
+ * worse than that. */
+
+int32_t sampler_best(const struct sampler *s)
+{
+    enum { PENALISED = 128 }; /* as many as may be lowered, and a few that are not */
+    int64_t k = s->o.temperature == 0 ? 1 : s->o.top_k;
+    if (!s->only_lowers || k < 1 || (k > 1 && k >= s->ids->n_ids))
+        return 0;
+    k += (int64_t)s->o.n_bias + s->n_ban + (s->n_generated < s->min_tokens ? s->n_end : 0);
+    if (s->has_penalty)
+        k += PENALISED;
+    return k <= SAMPLE_MAX_BEST ? (int32_t)k : 0;
+}
+
+static bool is_in(const int32_t *id, int32_t n, int32_t x)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (id[i] == x)
+            return true;
+    return false;
+}
+
+/* The logit of one id, as adjust leaves it in a row, without forced ids. */
+static float adjusted(const struct sampler *s, int32_t id, float x, bool suppress)
+{
+    for (size_t i = 0; i < s->o.n_bias; i++)
+        if (s->bias[i].id == id)
+            x += s->bias[i].bias > -BIAS_EDGE ? s->bias[i].bias : -INFINITY;
+    if (is_in(s->ban, s->n_ban, id) || (suppress && is_in(s->end_id, s->n_end, id)))
+        return -INFINITY;
+    if (s->has_penalty && (s->count[id] > 0 || (s->in_prompt && s->in_prompt[id])))
+        x = penalised(s, id, x);
+    return x;
+}
+
+/* The best as adjusted, best first and without masked ones, in w->cand. *n_raw: how many there were. */
+static int32_t adjust_best(const struct sampler *s, struct sample_scratch *w,
+                           const struct logits_best *best, int32_t index, int32_t *n_raw)
+{
+    bool suppress = index < s->min_tokens;
+    int32_t n = 0, i = 0;
+    for (; i < best->n && best->id[i] >= 0; i++) {
+        int32_t id = best->id[i];
+        float x = adjusted(s, id, best->value[i], suppress);
+        if (x != -INFINITY)
+            w->cand[n++] = (struct candidate){0, x, id};
+    }
+    candidates_best_first(w->cand, n);
+    *n_raw = i;
+    return n;
+}
+
+bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct logits_best *best,
+                       const int32_t *draft, int32_t n_draft, int32_t *id)
+{
+    bool is_greedy = s->o.temperature == 0, all = s->o.top_k < 1 || s->o.top_k >= s->ids->n_ids;
+    int32_t need = is_greedy ? 1 : all ? INT32_MAX : s->o.top_k, n_raw;
+    if (s->has_force || best->n < 1 || !(best->value[0] <= FLT_MAX))
+        return false;
+    for (int32_t i = 0; i < n_draft; i++)
+        count_token(s, draft[i]);
+    int32_t n = adjust_best(s, w, best, s->n_generated + n_draft, &n_raw);
+    for (int32_t i = n_draft; i-- > 0;)
+        uncount_token(s, draft[i]);
+    if (n_raw == best->n) { /* there may be more */
+        const struct candidate last = {0, best->value[n_raw - 1], best->id[n_raw - 1]};
+        if (!s->only_lowers || n < need || candidate_is_better(&last, &w->cand[need - 1]))
+            return false;
+    }
+    n = n < need ? n : need;
+    if (all)
+        candidates_by_id(w->cand, n); /* as a whole row's: sums of weights have an order */
+    if (is_greedy)
+        *id = n > 0 ? w->cand[0].id : -1;
+    else
+        *id = draw(w->cand, filter_weights(s, w->cand, n), (double)s->o.temperature,
+                   (uint64_t)s->o.seed, sampler_position(s) + n_draft);
+    return *id >= 0;
 }
 
 lathe_status sampler_law(struct sampler *s, struct sample_scratch *w, const float *logits,

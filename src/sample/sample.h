@@ -63,6 +63,14 @@ int32_t sampler_position(const struct sampler *s);
 lathe_status sampler_pick(struct sampler *s, struct sample_scratch *w, const float *logits,
                           const int32_t *draft, int32_t n_draft, int32_t *id, lathe_error *err);
 
+/* The choice from the best of the row alone. How many of them it takes: 0 where it needs the whole row. */
+enum { SAMPLE_MAX_BEST = 256 };
+int32_t sampler_best(const struct sampler *s);
+/* sampler_pick's choice where these decide it; false where they do not, or where it fails. Of a row that has
+ * no others, whose last id is therefore -1, they may come in any order. */
+bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct logits_best *best,
+                       const int32_t *draft, int32_t n_draft, int32_t *id);
+
 /* The law that sampler_pick draws from in the same place: its *n >= 1 tokens in order of ids, their weights
  * being probabilities. `law` has room for n_vocab, or is w->cand. Fails as sampler_pick does. */
 lathe_status sampler_law(struct sampler *s, struct sample_scratch *w, const float *logits,

@@ -675,6 +675,147 @@ TEST(non_finite_logits_are_named)
     id_set_release(&ids);
 }
 
+/* ---- The best of a row ----------------------------------------------------------------------- */
+
+/* As op_top_k: NaN first, ids -1 where fewer than n are left. */
+static struct logits_best best_of(const float *logits, const struct id_set *ids, int32_t n)
+{
+    static float value[SAMPLE_MAX_BEST];
+    static int32_t id[SAMPLE_MAX_BEST];
+    int32_t found = 0, at = 0;
+    for (int32_t i = 0; i < ids->n_vocab; i++)
+        if (id_set_has(ids, i) && logits[i] != -INFINITY)
+            sorted[found++] = (struct candidate){0, isnan(logits[i]) ? INFINITY : logits[i], i};
+    qsort(sorted, (size_t)found, sizeof *sorted, by_better);
+    for (; at < n; at++) {
+        id[at] = at < found ? sorted[at].id : -1;
+        value[at] = at < found ? logits[sorted[at].id] : -INFINITY;
+    }
+    return (struct logits_best){n, value, id};
+}
+
+/* Options of all kinds, alone and together; *is_free: nothing but the filters. */
+static void draw_sampling(struct rng *r, lathe_sampling *s, lathe_logit_bias *bias, bool *is_free)
+{
+    static const float temperatures[] = {0, 0, 0.3F, 1, 2.5F};
+    *s = plain;
+    s->seed = (int64_t)(rng_u64(r) >> 1);
+    s->temperature = temperatures[rng_below(r, 5)];
+    s->top_k = rng_below(r, 4) ? 1 + (int32_t)rng_below(r, 40) : 0;
+    s->top_p = rng_below(r, 2) ? 1 : (float)rng_unit(r);
+    s->min_p = rng_below(r, 3) ? 0 : (float)rng_unit(r) / 2;
+    s->bias = bias;
+    bool may_raise = rng_below(r, 6) == 0;
+    if (rng_below(r, 3) == 0)
+        s->presence_penalty = 1.5F - (float)may_raise * 3;
+    if (rng_below(r, 3) == 0)
+        s->frequency_penalty = 0.4F;
+    if (rng_below(r, 3) == 0)
+        s->repetition_penalty = may_raise ? 0.8F : 1.3F;
+    for (size_t n = rng_below(r, 3) ? 0 : rng_below(r, 6); s->n_bias < n; s->n_bias++)
+        bias[s->n_bias] =
+            (lathe_logit_bias){(int32_t)rng_below(r, 40), may_raise ? (float)rng_below(r, 201) - 100
+                                                                    : -(float)rng_below(r, 101)};
+    *is_free = s->presence_penalty == 0 && s->frequency_penalty == 0 && s->repetition_penalty == 1;
+}
+
+/* Bit for bit the choice of the whole row; and where there is no penalty, always a choice. */
+TEST(best_of_a_row_decide_as_the_row)
+{
+    struct rng r = {77};
+    int32_t decided = 0, penalised = 0, whole = 0, refused = 0;
+    for (int trial = 0; trial < 6000; trial++) {
+        int32_t n_vocab = 2 + (int32_t)rng_below(&r, trial % 3 ? 900 : 60);
+        uint64_t bits[MAX_VOCAB / 64 + 1];
+        for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
+            bits[i] = rng_u64(&r) | (trial & 1 ? UINT64_MAX : 0);
+        bits[0] |= UINT64_MAX >> (n_vocab < 40 ? 64 - n_vocab : 24); /* what options name */
+        struct bench b = {0};
+        lathe_error err, whole_err;
+        CHECK_OK(id_set_init(&b.ids, n_vocab, bits, &err), &err);
+        CHECK_OK(sample_scratch_init(&b.scratch, n_vocab, &err), &err);
+        int grain = (int)rng_below(&r, 3);
+        for (int32_t i = 0; i < n_vocab; i++) {
+            double x = 3 * rng_normal(&r) + (i < 40 ? 2 : 0);
+            row[i] = (float)(grain ? floor(x * grain) / grain : x);
+            if (rng_below(&r, 20) == 0)
+                row[i] = rng_below(&r, 2) ? -INFINITY : -0.0F;
+        }
+        if (trial % 10 == 0)
+            row[rng_below(&r, (uint32_t)n_vocab)] = rng_below(&r, 2) ? NAN : INFINITY;
+        lathe_sampling s;
+        lathe_logit_bias bias[6];
+        int32_t prompt[8], history[12], end[2] = {1, 3}, ban[2] = {0, 7};
+        bool is_free;
+        draw_sampling(&r, &s, bias, &is_free);
+        for (int i = 0; i < 8; i++)
+            prompt[i] = (int32_t)rng_below(&r, 40);
+        for (int i = 0; i < 12; i++)
+            history[i] = (int32_t)rng_below(&r, 40);
+        struct sampler_options o = {.sampling = &s, .ids = &b.ids, .prompt = prompt, .n_prompt = 8};
+        if (rng_below(&r, 3) == 0)
+            o.end_id = end, o.n_end = 2, o.min_tokens = 10;
+        if (rng_below(&r, 3) == 0)
+            o.ban = ban, o.n_ban = 2;
+        for (size_t i = 0; i < s.n_bias; i++)
+            bias[i].id %= n_vocab < 40 ? n_vocab : 40;
+        CHECK_OK(sampler_open(&b.s, &o, &err), &err);
+        sampler_commit(b.s, history, 7);
+        int32_t n_best = sampler_best(b.s);
+        CHECK(n_best >= 0 && n_best <= SAMPLE_MAX_BEST);
+        bool may_fail = n_best == 0 && (trial % 4 != 3 || n_vocab >= SAMPLE_MAX_BEST);
+        for (size_t i = 0; i < s.n_bias; i++)
+            may_fail |= s.bias[i].bias >= 50; /* or two of them are 100 together */
+        whole += n_best == 0;
+        if (n_best == 0)
+            n_best = 1 + (int32_t)rng_below(&r, 100); /* they decide where they are all there are */
+        for (int32_t n_draft = 0; n_draft <= 4; n_draft += 2) {
+            int32_t want = -1, got = -1;
+            lathe_status st =
+                sampler_pick(b.s, &b.scratch, row, history + 7, n_draft, &want, &whole_err);
+            bool is_all = trial % 4 == 3 && n_vocab < SAMPLE_MAX_BEST;
+            struct logits_best best = best_of(row, &b.ids, is_all ? n_vocab + 1 : n_best);
+            bool is_decided = sampler_pick_best(b.s, &b.scratch, &best, history + 7, n_draft, &got);
+            if (is_decided && (st || got != want))
+                FAIL("trial %d, %d drafts: %d, of the whole row %d (%s)", trial, n_draft, got, want,
+                     st ? whole_err.message : "a choice");
+            if (!is_decided && !st && (is_free || is_all) && !may_fail)
+                FAIL("trial %d, %d drafts: %d of the best did not decide", trial, n_draft, n_best);
+            decided += is_decided;
+            penalised += is_decided && !is_free;
+            refused += !is_decided;
+        }
+        bench_close(&b);
+    }
+    CHECK(decided > 3000 && penalised > 1000 && whole > 500 && refused > 100);
+}
+
+/* Penalties that lower all of the best leave the choice to the whole row. */
+TEST(best_that_are_all_lowered_do_not_decide)
+{
+    enum { N = 400 };
+    lathe_sampling s = plain;
+    s.temperature = 0;
+    s.presence_penalty = 2;
+    struct bench b = {0};
+    bench_open(&b, N, &(struct sampler_options){.sampling = &s});
+    int32_t seen[N], id;
+    for (int32_t i = 0; i < N; i++) {
+        row[i] = i < 200 ? 1 : 0;
+        seen[i] = i;
+    }
+    struct logits_best best = best_of(row, &b.ids, sampler_best(b.s));
+    CHECK(sampler_pick_best(b.s, &b.scratch, &best, NULL, 0, &id));
+    CHECK_INT(id, 0);
+    sampler_commit(b.s, seen, 100);
+    CHECK(sampler_pick_best(b.s, &b.scratch, &best, NULL, 0, &id));
+    CHECK_INT(id, 100);
+    sampler_commit(b.s, seen + 100, 100);
+    CHECK(!sampler_pick_best(b.s, &b.scratch, &best, NULL, 0, &id));
+    CHECK_INT(pick(&b, row), 200);
+    bench_close(&b);
+}
+
 TEST(ranges_are_checked)
 {
     static const lathe_logit_bias good = {3, 5}, unknown = {4, 1}, broken = {3, NAN};
