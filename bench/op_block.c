@@ -189,15 +189,12 @@ void bench_top_k(struct run *r)
 
 static void call_scores(void *ctx, int64_t i)
 {
-    static int32_t prev[MAX_ROWS];
     struct block *x = ctx;
     int32_t *id = x->d.data;
     for (int64_t k = 0; k < x->d.dim[0] * CANDIDATES; k++)
         id[k] = (int32_t)((uint32_t)(k + 4096 * i) * 2654435761u % CODES);
-    for (int64_t t = 0; t < x->d.dim[0]; t++)
-        prev[t] = id[t * CANDIDATES];
     exec_begin(&x->run->exec);
-    op_pair_scores(&x->run->exec, x->a, x->b, x->d, prev, x->c, &x->before, &x->after);
+    op_pair_scores(&x->run->exec, x->a, x->b, x->d, x->d, x->c, &x->before, &x->after);
 }
 
 void bench_pair_scores(struct run *r)
@@ -209,7 +206,7 @@ void bench_pair_scores(struct run *r)
         x->run = r;
         x->before = random_weight(WF_BF16, CODES, RANK);
         x->after = random_weight(WF_BF16, CODES, RANK);
-        x->a = zeros(DT_F32, count[i], CANDIDATES);
+        x->a = zeros(DT_F32, count[i], CANDIDATES * CANDIDATES);
         x->b = numbers(DT_F32, count[i], CANDIDATES);
         x->c = numbers(DT_F32, count[i], RANK);
         x->d = zeros(DT_F32, count[i], CANDIDATES);
@@ -219,8 +216,8 @@ void bench_pair_scores(struct run *r)
             .what = "BF16",
             .shape = "rank 256",
             .rows = count[i],
-            .bytes = (double)count[i] * (1 + CANDIDATES) * RANK * 2,
-            .ops = (double)count[i] * CANDIDATES * RANK * 2,
+            .bytes = (double)count[i] * 2 * CANDIDATES * RANK * 2,
+            .ops = (double)count[i] * CANDIDATES * CANDIDATES * RANK * 2,
             .n_calls = 256,
             .call = call_scores,
             .ctx = x,

@@ -109,8 +109,7 @@ struct top_k_args {
     struct tensor scratch; /* U8 [top_k_scratch()] */
 };
 struct pair_scores_args {
-    struct tensor y, u, id, g;
-    const int32_t *prev;
+    struct tensor y, u, prev, id, g;
     const struct weight *A, *B;
 };
 

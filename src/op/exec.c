@@ -100,6 +100,13 @@ const void *exec_fetch(struct exec *x, const struct tensor *t, void *room)
     return room;
 }
 
+void exec_put(struct exec *x, const struct tensor *t, const void *values)
+{
+    if (!x->status && !x->planning)
+        x->backend->copy_in(x->stream, t->data, values,
+                            (size_t)tensor_elements(t) * dtype_size(t->dtype));
+}
+
 void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t)
 {
     if (x->tap && !x->status && !x->planning)

@@ -51,6 +51,9 @@ struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t c
  * many bytes. Waits for the work so far. NULL after a failure and while planning. */
 const void *exec_fetch(struct exec *x, const struct tensor *t, void *room);
 
+/* Copies values of the host, which are read before it returns, to a dense tensor. */
+void exec_put(struct exec *x, const struct tensor *t, const void *values);
+
 void exec_tap(struct exec *x, const char *name, int32_t layer, const struct tensor *t);
 
 /* For op/<name>.c: records a failure if there was none. */

@@ -190,18 +190,21 @@ void op_block_attention(struct exec *x, struct tensor o, struct tensor q,
                         const struct kv_ring *ring, struct tensor k, struct tensor v,
                         int32_t window, float scale, const struct batch *b);
 
-/* The k best of each row: the larger value first, of equal values the lower column. NaN and -infinity
- * are never among them; where fewer are left than k, the last have id -1 and value -infinity.
+/* The k best of each row: the larger value first, of equal values the lower column. NaN is larger than all
+ * numbers and equal to itself, so that the first value tells whether a row has one. -infinity is never among
+ * them; where fewer are left than k, the last have id -1 and value -infinity.
  *   value [T, k] F32, id [T, k] I32;  logits [T, n] F32
  *   Only columns in [range[i][0], range[i][1]) count; ranges ascend and lie apart. */
 void op_top_k(struct exec *x, struct tensor value, struct tensor id, struct tensor logits,
               const int32_t (*range)[2], int32_t n_ranges);
 
-/* y[t,c] = u[t,c] + sum_r A[prev[t],r] * g[t,r] * B[id[t,c],r], and -infinity where id is -1.
- *   y, u [T, k] F32, may be the same;  id [T, k] I32;  g [T, rank] F32;  A, B [.., rank] any format;
- *   rank <= OP_MAX_RANK. From the candidate selector of DFlash2. */
-void op_pair_scores(struct exec *x, struct tensor y, struct tensor u, struct tensor id,
-                    const int32_t *prev, struct tensor g, const struct weight *A,
+/* Every pair of a token before and a candidate:
+ *   y[t, p * k + c] = u[t,c] + sum_r A[prev[t,p],r] * g[t,r] * B[id[t,c],r],
+ * and -infinity where prev or id is -1.
+ *   y [T, m * k] F32;  u [T, k] F32;  prev [T, m], id [T, k] I32;  g [T, rank] F32;  A, B [.., rank] any
+ *   format; rank <= OP_MAX_RANK. From the candidate selector of DFlash2. */
+void op_pair_scores(struct exec *x, struct tensor y, struct tensor u, struct tensor prev,
+                    struct tensor id, struct tensor g, const struct weight *A,
                     const struct weight *B);
 
 /* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype; y may be columns of a wider

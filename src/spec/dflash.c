@@ -68,23 +68,22 @@ static lathe_status open_host(struct drafter *d, lathe_error *err)
 {
     const struct dflash_config *c = &d->config;
     size_t n = (size_t)d->o.n_slots, n_rows = n * (size_t)d->max_draft;
-    size_t candidates = n * (size_t)c->n_candidates * sizeof(float);
-    void *p[3] = {NULL, NULL, NULL};
-    bool plain = c->kind == DFLASH_PLAIN;
-    size_t bytes[3] = {plain ? n_rows * (size_t)c->dims.vocab * sizeof(float) : 0,
-                       plain ? 0 : candidates, plain ? 0 : candidates};
-    lathe_status st = LATHE_OK;
-    for (int i = 0; i < 3 && !st; i++)
-        st = d->o.backend->alloc_host(d->o.stream, &p[i], bytes[i], err);
-    d->host_logits = p[0];
-    d->host_score = p[1];
-    d->host_id = p[2];
+    size_t k = (size_t)c->n_candidates;
+    void *p = NULL;
+    if (c->kind == DFLASH_PLAIN) {
+        size_t bytes = n_rows * (size_t)c->dims.vocab * sizeof *d->host_logits;
+        lathe_status st = d->o.backend->alloc_host(d->o.stream, &p, bytes, err);
+        d->host_logits = p;
+        return st;
+    }
+    size_t bytes = n_rows * (k + k * k) * sizeof *d->host_table;
+    lathe_status st = d->o.backend->alloc_host(d->o.stream, &p, bytes, err);
+    d->host_table = p;
     return st;
 }
 
 static lathe_status open_arrays(struct drafter *d, lathe_error *err)
 {
-    const struct id_set *ids = d->o.ids;
     int32_t block_rows = d->o.n_slots * d->config.block;
     d->max_rows = d->o.max_rows > block_rows ? d->o.max_rows : block_rows;
     size_t n = (size_t)d->max_rows, n_slots = (size_t)d->o.n_slots;
@@ -97,16 +96,11 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     d->seq = malloc(n_slots * sizeof *d->seq);
     d->prev = calloc(n_slots, sizeof *d->prev);
     d->survival = malloc(n_slots * sizeof *d->survival);
-    d->id_range = malloc((size_t)ids->n_ranges * sizeof *d->id_range);
     d->candidate_row = malloc(vocab * sizeof *d->candidate_row);
     d->host_confidence = malloc(n_slots * sizeof *d->host_confidence);
     if (!d->token || !d->slot || !d->pos || !d->row || !d->rope_pos || !d->seq || !d->prev ||
-        !d->survival || !d->id_range || !d->candidate_row || !d->host_confidence)
+        !d->survival || !d->candidate_row || !d->host_confidence)
         return fail_memory(err, n * sizeof *d->rope_pos + vocab * sizeof *d->candidate_row);
-    for (int32_t i = 0; i < ids->n_ranges; i++) {
-        d->id_range[i][0] = ids->range[i].begin;
-        d->id_range[i][1] = ids->range[i].end;
-    }
     for (size_t i = 0; i < vocab; i++)
         d->candidate_row[i] = -INFINITY;
     return LATHE_OK;
@@ -188,11 +182,10 @@ static void dflash_close(struct drafter *d)
     free(d->seq);
     free(d->prev);
     free(d->survival);
-    free(d->id_range);
     free(d->candidate_row);
     free(d->host_confidence);
-    void *const host[] = {d->host_logits, d->host_score, d->host_id};
-    for (int i = 0; i < 3; i++)
+    void *const host[] = {d->host_logits, d->host_table};
+    for (int i = 0; i < 2; i++)
         if (host[i])
             d->o.backend->free_host(d->o.stream, host[i]);
     free(d);

@@ -124,17 +124,16 @@ struct drafter {
     int32_t max_rows;
     int32_t *token, *slot, *pos, *row;
     int32_t (*rope_pos)[3];
-    struct batch_seq *seq;  /* [n_slots] */
-    struct batch batch;     /* of these arrays */
-    int32_t (*id_range)[2]; /* [ids->n_ranges] */
-    int32_t *prev;          /* [n_slots]: the token before, in a walk */
-    float *survival;        /* [n_slots]: product of a chain's confidences */
-    float *candidate_row;   /* [vocab]: -infinity but for the candidates at hand */
+    struct batch_seq *seq; /* [n_slots] */
+    struct batch batch;    /* of these arrays */
+    int32_t *prev;         /* [n_slots]: the token before, in a walk */
+    float *survival;       /* [n_slots]: product of a chain's confidences */
+    float *candidate_row;  /* [vocab]: -infinity but for the candidates at hand */
     float *ones; /* [n_slots * max_draft, rank] backend memory: DSpark's factor in pair scores */
     /* What a walk reads of the backend's results; NULL where it reads them in place. */
-    float *host_logits;     /* [n_slots * max_draft, vocab]; DFlash only */
-    float *host_score;      /* [n_slots, n_candidates] */
-    int32_t *host_id;       /* [n_slots, n_candidates] */
+    float *host_logits; /* [n_slots * max_draft, vocab]; DFlash only */
+    int32_t *
+        host_table; /* [n_slots * max_draft, n_candidates * (1 + n_candidates)], as the walk has it */
     float *host_confidence; /* [n_slots], always there */
 };
 
@@ -152,7 +151,7 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
 void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, const struct batch *b);
 /* Chooses the drafts of n requests, whose blocks' rows are those of h in order, `most` at most each.
  * While planning, r is not looked at. exec_tap: "cand_logits" and "cand_ids" of all steps,
- * "selector_scores" of step i as layer i. */
+ * "selector_scores" of step i as layer i, a request at a time. */
 void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draft_request *r,
                  int32_t n, int32_t most);
 

@@ -37,25 +37,41 @@ static bool choose(struct drafter *d, struct draft_request *r, const float *logi
     return true;
 }
 
+/* The row that is -infinity but for n candidates. */
+static bool choose_in_row(struct drafter *d, struct draft_request *r, const struct logits_best *c)
+{
+    for (int32_t i = 0; c->id[i] >= 0; i++)
+        d->candidate_row[c->id[i]] = c->value[i];
+    bool chosen = choose(d, r, d->candidate_row);
+    for (int32_t i = 0; c->id[i] >= 0; i++)
+        d->candidate_row[c->id[i]] = -INFINITY;
+    return chosen;
+}
+
 static bool choose_candidate(struct drafter *d, struct draft_request *r, const float *score,
                              const int32_t *id)
 {
-    bool chosen, any = false;
+    float value[DFLASH_MAX_CANDIDATES + 1];
+    int32_t token, n = 0, of[DFLASH_MAX_CANDIDATES + 1];
     for (int32_t c = 0; c < d->config.n_candidates; c++)
         if (id[c] >= 0 && isfinite(score[c])) {
-            d->candidate_row[id[c]] = score[c];
-            any = true;
+            value[n] = score[c];
+            of[n++] = id[c];
         }
-    if (!any && !d->has_warned) {
+    if (n == 0 && !d->has_warned) {
         log_warn("drafter %s: no score at position %d is finite; it goes without", "dflash2",
                  r->pos + 1 + r->n);
         d->has_warned = true;
     }
-    chosen = any && choose(d, r, d->candidate_row);
-    for (int32_t c = 0; c < d->config.n_candidates; c++)
-        if (id[c] >= 0)
-            d->candidate_row[id[c]] = -INFINITY;
-    return chosen;
+    if (n == 0)
+        return false;
+    value[n] = -INFINITY;
+    of[n] = -1;
+    const struct logits_best all = {n + 1, value, of};
+    if (r->law || !sampler_pick_best(r->sampler, d->o.scratch, &all, r->draft, r->n, &token))
+        return choose_in_row(d, r, &all);
+    r->draft[r->n++] = token;
+    return true;
 }
 
 /* The token before draft i: of a chain that has ended, any. */
@@ -97,38 +113,57 @@ static void walk_rows(struct exec *x, struct drafter *d, struct tensor logits,
             continue;
 }
 
+/* Which of k candidates the token is. */
+static int64_t place_of(const int32_t *id, int64_t k, int32_t token)
+{
+    int64_t p = 0;
+    while (p + 1 < k && id[p] != token)
+        p++;
+    return p;
+}
+
+/* Every candidate is scored behind every candidate of the step before, so that the host walks a table: what it
+ * takes at one step does not have to go back for the next. */
 static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
                             struct tensor logits, struct draft_request *r, int32_t n, int32_t most)
 {
     const struct dflash_config *c = &d->config;
     const struct dflash_weights *w = &d->weights;
-    struct tensor value = exec_tmp(x, DT_F32, u.dim[0], c->n_candidates);
-    struct tensor id = exec_tmp(x, DT_I32, u.dim[0], c->n_candidates);
-    struct tensor score = exec_tmp(x, DT_F32, n, c->n_candidates);
+    int64_t rows = u.dim[0], k = c->n_candidates, later = rows - n;
+    struct tensor anchor = exec_tmp(x, DT_I32, n, 1);
+    struct tensor value = exec_tmp(x, DT_F32, rows, k);
+    struct tensor table = exec_tmp(x, DT_I32, rows, k + k * k); /* ids of all rows, then scores */
     struct tensor conf = exec_tmp(x, DT_F32, n, 1);
-    struct tensor g = tensor_2d(d->ones, DT_F32, u.dim[0], c->rank);
-    op_top_k(x, value, id, logits, (const int32_t(*)[2])d->id_range, d->o.ids->n_ranges);
+    int32_t *at = table.data;
+    struct tensor id = tensor_2d(at, DT_I32, rows, k);
+    struct tensor score = tensor_2d(at ? at + rows * k : NULL, DT_F32, rows, k * k);
+    struct tensor g = tensor_2d(d->ones, DT_F32, rows, c->rank);
+    for (int32_t j = 0; j < n && !x->planning; j++)
+        d->prev[j] = r[j].anchor;
+    exec_put(x, &anchor, d->prev);
+    op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
     exec_tap(x, "cand_logits", -1, &value);
     exec_tap(x, "cand_ids", -1, &id);
     if (c->kind == DFLASH_SELECTOR) {
-        g = exec_tmp(x, DT_F32, u.dim[0], c->rank);
+        g = exec_tmp(x, DT_F32, rows, c->rank);
         op_linear(x, g, u, &w->hidden_projection);
     }
+    op_pair_scores(x, tensor_cols(tensor_rows(score, 0, n), 0, k), tensor_rows(value, 0, n), anchor,
+                   tensor_rows(id, 0, n), tensor_rows(g, 0, n), &w->before, &w->after);
+    if (later > 0)
+        op_pair_scores(x, tensor_rows(score, n, later), tensor_rows(value, n, later),
+                       tensor_rows(id, 0, later), tensor_rows(id, n, later),
+                       tensor_rows(g, n, later), &w->before, &w->after);
+    const int32_t *ids = exec_fetch(x, &table, d->host_table);
+    const float *scores = (const float *)(ids ? ids + rows * k : NULL);
     for (int32_t i = 0; i < most; i++) {
-        int64_t first = (int64_t)i * n;
-        struct tensor step_id = tensor_rows(id, first, n);
         for (int32_t j = 0; j < n && !x->planning; j++)
             d->prev[j] = token_before(&r[j], i);
-        op_pair_scores(x, score, tensor_rows(value, first, n), step_id, d->prev,
-                       tensor_rows(g, first, n), &w->before, &w->after);
-        exec_tap(x, "selector_scores", i, &score);
         if (c->has_confidence)
-            confidence(x, d, conf, tensor_rows(u, first, n));
-        const int32_t *ids = exec_fetch(x, &step_id, d->host_id);
-        const float *scores = exec_fetch(x, &score, d->host_score);
-        if (!ids || !scores)
-            continue;
-        for (int32_t j = 0; j < n; j++) {
+            confidence(x, d, conf, tensor_rows(u, (int64_t)i * n, n));
+        for (int32_t j = 0; j < n && ids; j++) {
+            int64_t row = (int64_t)i * n + j;
+            int64_t before = i > 0 ? place_of(ids + (row - n) * k, k, d->prev[j]) : 0;
             if (r[j].n < i || i >= r[j].most)
                 continue;
             if (c->has_confidence) {
@@ -136,8 +171,9 @@ static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
                 if (!(d->survival[j] >= MIN_SURVIVAL))
                     continue;
             }
-            (void)choose_candidate(d, &r[j], scores + j * c->n_candidates,
-                                   ids + j * c->n_candidates);
+            struct tensor seen = tensor_cols(tensor_rows(score, row, 1), before * k, k);
+            exec_tap(x, "selector_scores", i, &seen);
+            (void)choose_candidate(d, &r[j], scores + (row * k + before) * k, ids + row * k);
         }
     }
 }

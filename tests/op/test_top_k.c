@@ -30,14 +30,18 @@ static void check_equal(const struct result *got, const struct result *want)
                         id_at(got, t, k), id_at(want, t, k));
 }
 
-/* Few distinct values (many ties), with masked, infinite and NaN entries. */
+/* Few distinct values (many ties), with masked, infinite and, in every other row, NaN entries. */
 static void fill(const struct tensor *x, struct rng *r, uint32_t distinct)
 {
     for (int64_t t = 0; t < x->dim[0]; t++)
         for (int64_t i = 0; i < x->dim[1]; i++) {
             uint32_t u = rng_below(r, 50);
             double v = distinct ? rng_below(r, distinct) : rng_normal(r);
-            op_put(x, t, i, u == 0 ? -INFINITY : u == 1 ? NAN : u == 2 && !distinct ? INFINITY : v);
+            op_put(x, t, i,
+                   u == 0                ? -INFINITY
+                   : u == 1 && t % 2     ? (i % 2 ? NAN : -NAN)
+                   : u == 2 && !distinct ? INFINITY
+                                         : v);
         }
 }
 
@@ -126,6 +130,35 @@ TEST(top_k_ties)
                     OP_FAIL("place %d: id %d", k, id_at(&r, 0, k));
             op_done();
         }
+}
+
+/* NaN of either sign comes first, wherever it is; then infinity. */
+TEST(top_k_of_nan)
+{
+    enum { N = 9000 };
+    static const int32_t all[][2] = {{0, N}};
+    static const int64_t ks[] = {1, 2, 5, 300};
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = -1; i < n; i++)
+        for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
+            for (int at = 0; at < N; at += 1111) {
+                struct op_env *e = i < 0 ? op_ref() : &env[i];
+                struct tensor x = op_tensor(DT_F32, 1, N, 0);
+                int32_t want[3] = {at, at + 3, (at + 40) % N};
+                op_case("NaN at %d, the best %lld: %s", at, (long long)ks[j], e->name);
+                op_fill(&x, 1);
+                op_put(&x, 0, want[0], NAN);
+                op_put(&x, 0, want[1] % N, -NAN);
+                op_put(&x, 0, want[2], INFINITY);
+                struct result r = run(e, x, ks[j], all, 1);
+                for (int64_t k = 0; k < ks[j] && k < 3; k++)
+                    if (id_at(&r, 0, k) != want[k] ||
+                        (k < 2 ? !isnan(op_at(&r.value, 0, k)) : !isinf(op_at(&r.value, 0, k))))
+                        OP_FAIL("place %lld: id %d, value %g", (long long)k, id_at(&r, 0, k),
+                                op_at(&r.value, 0, k));
+                op_done();
+            }
 }
 
 TEST(top_k_refuses)

@@ -76,7 +76,7 @@ static int64_t insert(float *value, int32_t *id, int64_t n, int64_t k, float x, 
     int64_t lo = 0, hi = n;
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (value[mid] >= x)
+        if (value[mid] >= x || isnan(value[mid]))
             lo = mid + 1;
         else
             hi = mid;
@@ -131,22 +131,26 @@ size_t cpu_top_k_scratch(const void *stream, const struct top_k_args *a)
     return 0;
 }
 
-static void score_rows(void *ctx, int32_t thread, int32_t n_threads)
+/* A token before and its row's candidates at a time. */
+static void score_pairs(void *ctx, int32_t thread, int32_t n_threads)
 {
     const struct job *j = ctx;
     const struct pair_scores_args *a = j->args;
-    int64_t rank = a->A->cols, begin, end;
+    int64_t rank = a->A->cols, m = a->prev.dim[1], k = a->u.dim[1], begin, end;
     float A[OP_MAX_RANK], B[OP_MAX_RANK];
-    pool_share(a->y.dim[0], 1, thread, n_threads, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
+    pool_share(a->u.dim[0] * m, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t t = i / m;
         const float *u = tensor_at(&a->u, t), *g = tensor_at(&a->g, t);
         const int32_t *id = tensor_at(&a->id, t);
-        float *y = tensor_at(&a->y, t);
-        weight_formats[a->A->format].unpack(A, a->A, a->prev[t], 0, rank);
-        for (int64_t r = 0; r < rank; r++)
+        int32_t prev = ((const int32_t *)tensor_at(&a->prev, t))[i % m];
+        float *y = (float *)tensor_at(&a->y, t) + i % m * k;
+        if (prev >= 0)
+            weight_formats[a->A->format].unpack(A, a->A, prev, 0, rank);
+        for (int64_t r = 0; r < rank && prev >= 0; r++)
             A[r] *= g[r];
-        for (int64_t c = 0; c < a->y.dim[1]; c++) {
-            if (id[c] < 0) {
+        for (int64_t c = 0; c < k; c++) {
+            if (prev < 0 || id[c] < 0) {
                 y[c] = -INFINITY;
                 continue;
             }
@@ -161,6 +165,6 @@ lathe_status cpu_pair_scores(void *stream, const struct pair_scores_args *a, lat
     (void)err;
     struct job j = {cpu_of(stream), a};
     /* A product of two values from cache is a fraction of the work that other operators do on one. */
-    cpu_run(j.cpu, tensor_elements(&a->y) * a->A->cols / 8, score_rows, &j);
+    cpu_run(j.cpu, tensor_elements(&a->y) * a->A->cols / 8, score_pairs, &j);
     return LATHE_OK;
 }

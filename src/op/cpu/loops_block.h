@@ -23,10 +23,12 @@ static void block_conv(const struct block_conv_row *b)
 static int64_t first_above(const float *x, int64_t i, int64_t n, float bound)
 {
     enum { STEP = 4 * LANES };
+    if (bound != bound)
+        return n;
     for (; i + STEP <= n; i += STEP) {
         vi any = {0};
         for (int j = 0; j < 4; j++)
-            any |= v_load(x + i + j * LANES) > v_set(bound);
+            any |= ~(v_load(x + i + j * LANES) <= v_set(bound));
         int32_t lane[LANES], hit = 0;
         memcpy(lane, &any, sizeof lane);
         for (int j = 0; j < LANES; j++)
@@ -34,7 +36,7 @@ static int64_t first_above(const float *x, int64_t i, int64_t n, float bound)
         if (hit)
             break;
     }
-    while (i < n && !(x[i] > bound))
+    while (i < n && x[i] <= bound)
         i++;
     return i;
 }

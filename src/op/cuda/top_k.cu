@@ -32,14 +32,18 @@ struct top_k {
 
 __device__ __forceinline__ key key_of(float x, int64_t column)
 {
-    uint32_t u = __float_as_uint(x == 0 ? 0.0f : x); /* -0 equals 0 */
+    uint32_t u = x != x ? 0x7FC00000u : __float_as_uint(x == 0 ? 0.0f : x); /* -0 equals 0 */
     u ^= u >> 31 ? 0xFFFFFFFFu : 0x80000000u;
     return (key)u << 32 | ~(uint32_t)column;
 }
-/* Neither NaN nor -infinity. */
 __device__ __forceinline__ bool is_candidate(float x)
 {
-    return x > __int_as_float(0xFF800000);
+    return x != __int_as_float(0xFF800000);
+}
+/* Larger, NaN being larger than all numbers. */
+__device__ __forceinline__ bool is_above(float x, float y)
+{
+    return !(x <= y) && y == y;
 }
 
 /* The largest of all threads' keys. */
@@ -158,7 +162,7 @@ static __global__ void __launch_bounds__(THREADS) best_of_chunk(struct top_k a)
     int at = -1;
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        if (in >> i & 1 && x[i / 4][i % 4] > top) {
+        if (in >> i & 1 && is_above(x[i / 4][i % 4], top)) {
             top = x[i / 4][i % 4];
             at = i;
         }

@@ -95,6 +95,8 @@ lathe_status ref_block_attention(void *stream, const struct block_attention_args
 static bool better(const struct tensor *logits, int64_t t, int64_t i, int64_t j)
 {
     double a = get(logits, t, i), b = get(logits, t, j);
+    if (isnan(a) || isnan(b))
+        return isnan(a) && (!isnan(b) || i < j);
     return a > b || (a == b && i < j);
 }
 
@@ -107,7 +109,7 @@ lathe_status ref_top_k(void *stream, const struct top_k_args *a, lathe_error *er
             int32_t best = -1; /* of those worse than the last one */
             for (int32_t r = 0; r < a->n_ranges; r++)
                 for (int32_t i = a->range[r][0]; i < a->range[r][1]; i++)
-                    if (get(&a->logits, t, i) > -INFINITY &&
+                    if (get(&a->logits, t, i) != -INFINITY &&
                         (last < 0 || better(&a->logits, t, last, i)) && i != last &&
                         (best < 0 || better(&a->logits, t, i, best)))
                         best = i;
@@ -119,24 +121,30 @@ lathe_status ref_top_k(void *stream, const struct top_k_args *a, lathe_error *er
     return LATHE_OK;
 }
 
+/* u[t,c] + sum_r A[prev,r] * g[t,r] * B[id[t,c],r] */
+static double pair_score(const struct pair_scores_args *a, int64_t t, int32_t prev, int64_t c)
+{
+    float A[OP_MAX_RANK], B[OP_MAX_RANK];
+    int64_t rank = a->A->cols;
+    int32_t id = ((const int32_t *)tensor_at(&a->id, t))[c];
+    if (prev < 0 || id < 0)
+        return -INFINITY;
+    weight_formats[a->A->format].unpack(A, a->A, prev, 0, rank);
+    weight_formats[a->B->format].unpack(B, a->B, id, 0, rank);
+    double sum = get(&a->u, t, c);
+    for (int64_t r = 0; r < rank; r++)
+        sum += (double)A[r] * get(&a->g, t, r) * (double)B[r];
+    return sum;
+}
+
 lathe_status ref_pair_scores(void *stream, const struct pair_scores_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    float A[OP_MAX_RANK], B[OP_MAX_RANK];
-    int64_t rank = a->A->cols;
-    for (int64_t t = 0; t < a->y.dim[0]; t++) {
-        weight_formats[a->A->format].unpack(A, a->A, a->prev[t], 0, rank);
-        for (int64_t c = 0; c < a->y.dim[1]; c++) {
-            int32_t id = ((const int32_t *)tensor_at(&a->id, t))[c];
-            double sum = -INFINITY;
-            if (id >= 0) {
-                weight_formats[a->B->format].unpack(B, a->B, id, 0, rank);
-                sum = get(&a->u, t, c);
-                for (int64_t r = 0; r < rank; r++)
-                    sum += (double)A[r] * get(&a->g, t, r) * (double)B[r];
-            }
-            put(&a->y, t, c, sum);
+    int64_t k = a->u.dim[1];
+    for (int64_t t = 0; t < a->u.dim[0]; t++)
+        for (int64_t i = 0; i < a->y.dim[1]; i++) {
+            int32_t prev = ((const int32_t *)tensor_at(&a->prev, t))[i / k];
+            put(&a->y, t, i, pair_score(a, t, prev, i % k));
         }
-    }
     return LATHE_OK;
 }
