@@ -30,6 +30,7 @@ struct step_options plan_step_options(struct lathe_engine *e)
         .max_seqs = o->n_slots,
         .tap = e->spec.info.tap,
         .n_taps = e->spec.info.n_taps,
+        .ids = &e->ids,
     };
 }
 

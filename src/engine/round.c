@@ -97,14 +97,42 @@ static void end(struct slot *s, lathe_finish finish)
     s->err.status = LATHE_OK;
 }
 
-/* Chooses the token after the slot's sequence, which is at `position`, and publishes it. True if the
- * request goes on; *id is then in the sequence. */
-static bool next_token(struct lathe_engine *e, struct slot *s, const struct verify_row *row,
+/* How many of the best ids of a row the request's choices take; 0: the whole row. */
+static int32_t n_best_of(const struct lathe_engine *e, const lathe_request *r)
+{
+    bool by_law = e->spec.acceptance == ACCEPT_REJECTION && !sampler_is_greedy(r->sampler);
+    return r->n_logprobs >= 0 || by_law ? 0 : sampler_best(r->sampler);
+}
+
+/* The logits of n rows of the step, or what all of the choices take of them. */
+static lathe_status project(struct lathe_engine *e, const int32_t *row, int32_t n, int32_t n_best,
+                            lathe_error *err)
+{
+    return n_best > 0 ? step_best(&e->step, row, n, n_best, err)
+                      : step_logits(&e->step, row, n, err);
+}
+
+/* The token that row i of the logits gives, from its best ids if they are at hand and decide it. */
+static lathe_status choose(struct lathe_engine *e, struct slot *s, int32_t i,
+                           struct verify_row *row, int32_t *id)
+{
+    struct sampler *sampler = s->request->sampler;
+    struct logits_best best = step_best_of(&e->step, i);
+    row->logits = tensor_at(&e->step.logits, i);
+    if (best.n > 0 && sampler_pick_best(sampler, &e->scratch, &best, NULL, 0, id))
+        return LATHE_OK;
+    lathe_status st = best.n > 0 ? step_fetch(&e->step, i, &s->err) : LATHE_OK;
+    return st ? st : verify_choose(sampler, &e->scratch, e->spec.acceptance, row, id, &s->err);
+}
+
+/* Chooses the token after the slot's sequence, which is at `position`, by row i of the logits, and publishes
+ * it. True if the request goes on; *id is then in the sequence. */
+static bool next_token(struct lathe_engine *e, struct slot *s, int32_t i, struct verify_row *row,
                        int32_t position, int32_t *id)
 {
     lathe_request *r = s->request;
     int32_t finish;
-    if (verify_choose(r->sampler, &e->scratch, e->spec.acceptance, row, id, &s->err)) {
+    if (choose(e, s, i, row, id)) {
         explain_nonfinite(e, &s->err);
         s->ended = true;
         return false;
@@ -200,7 +228,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     if (!st && r->score)
         st = score_rows(e, r, pos, n, &err);
     else if (!st && end_pos == r->n_prompt)
-        st = step_logits(step, &last, 1, &err);
+        st = project(e, &last, 1, n_best_of(e, r), &err);
     if (st) {
         explain_nonfinite(e, &err);
         fail_slot(e, s, &err);
@@ -218,9 +246,9 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
         slot_finish(e, s, LATHE_FINISH_STOP, NULL, NULL);
         return;
     }
-    struct verify_row row = {.logits = tensor_at(&step->logits, 0), .draft = -1};
+    struct verify_row row = {.draft = -1};
     begin(s);
-    if (next_token(e, s, &row, s->n_committed, &s->next))
+    if (next_token(e, s, 0, &row, s->n_committed, &s->next))
         s->phase = SLOT_DECODE;
     settle(e, s);
 }
@@ -234,13 +262,12 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
     begin(s);
     for (bool goes_on = true; goes_on && kept <= n_draft; kept++) {
         struct verify_row row = {
-            .logits = tensor_at(&e->step.logits, first + kept),
             .draft = kept < n_draft ? d->draft[kept] : -1,
             .law = kept < n_draft && d->law ? &d->law[kept] : NULL,
         };
         int32_t id;
         s->token[s->n_committed + kept] = kept ? d->draft[kept - 1] : s->next;
-        goes_on = next_token(e, s, &row, s->n_committed + kept + 1, &id);
+        goes_on = next_token(e, s, first + kept, &row, s->n_committed + kept + 1, &id);
         if (goes_on && id != row.draft) {
             s->next = id;
             goes_on = false;
@@ -260,6 +287,19 @@ static const struct draft_request *drafts_of(const struct lathe_engine *e, int32
         if (e->spec.request[i].slot == slot && e->spec.request[i].n > 0)
             return &e->spec.request[i];
     return NULL;
+}
+
+/* What n_best_of says for all sequences of the step together. */
+static int32_t n_best_of_batch(const struct lathe_engine *e)
+{
+    int32_t most = 1;
+    for (int32_t i = 0; i < e->step.batch.n_seqs; i++) {
+        int32_t n = n_best_of(e, e->slots[e->step.batch.seq[i].slot].request);
+        if (n == 0)
+            return 0;
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 static void fail_batch(struct lathe_engine *e, const lathe_error *err)
@@ -295,7 +335,7 @@ bool decode_round(struct lathe_engine *e)
     double drafted = clock_ms();
     lathe_status st = step_run(step, &err);
     if (!st)
-        st = step_logits(step, NULL, n_rows, &err);
+        st = project(e, NULL, n_rows, n_best_of_batch(e), &err);
     if (st) {
         fail_batch(e, &err);
         return true;

@@ -17,6 +17,7 @@ static void shape_outputs(struct step *s)
     s->hidden = tensor_2d(NULL, s->o.state->act, s->o.max_rows, d->hidden);
     s->feature = tensor_2d(NULL, s->o.state->act, s->o.max_rows, (int64_t)s->o.n_taps * d->hidden);
     s->logits = tensor_2d(NULL, DT_F32, logit_rows(&s->o), d->vocab);
+    s->best = tensor_2d(NULL, DT_I32, logit_rows(&s->o), 2 * SAMPLE_MAX_BEST);
     s->shadow = tensor_2d(NULL, s->o.state->act, STEP_SHADOW_SLOTS * 16, d->hidden);
 }
 
@@ -33,7 +34,17 @@ static size_t tensor_bytes(const struct tensor *t)
 static size_t output_bytes(const struct step *s)
 {
     return tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits) +
-           tensor_bytes(&s->shadow);
+           tensor_bytes(&s->best) + tensor_bytes(&s->shadow);
+}
+
+/* The best of the rows of `head`: values in the first half of `best`, ids in the second. */
+static void best_of(struct exec *x, const struct step *s, struct tensor head, int32_t n_best)
+{
+    int64_t n = head.dim[0];
+    int32_t *at = s->best.data;
+    struct tensor value = tensor_2d(at, DT_F32, n, n_best);
+    struct tensor id = tensor_2d(at ? at + n * n_best : NULL, DT_I32, n, n_best);
+    op_top_k(x, value, id, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
 }
 
 /* The peak of a step of n rows, the head's projection included. */
@@ -48,7 +59,10 @@ static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase,
     static const int32_t no_rows[1];
     struct feature_taps taps = taps_of(s, n);
     forward(&x, s->o.model, s->o.state, &b, &taps, tensor_rows(s->hidden, 0, n));
-    forward_logits(&x, s->o.model, tensor_rows(s->logits, 0, n_logits), s->hidden, no_rows);
+    struct tensor head = tensor_rows(s->logits, 0, n_logits);
+    forward_logits(&x, s->o.model, head, s->hidden, no_rows);
+    if (s->o.ids)
+        best_of(&x, s, head, SAMPLE_MAX_BEST);
     lathe_status st = exec_end(&x, err);
     if (x.peak > *peak)
         *peak = x.peak;
@@ -92,10 +106,13 @@ lathe_status step_open(struct step *s, const struct step_options *o, struct regi
     s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
     s->head = s->logits;
     s->head.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
-    s->shadow.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
+    s->best.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
+    s->shadow.data = (unsigned char *)s->best.data + tensor_bytes(&s->best);
     s->logits.data = s->head.data;
     if (!o->backend->is_host) {
         st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_bytes(&s->logits), err);
+        if (!st)
+            st = o->backend->alloc_host(o->stream, &s->best_room, tensor_bytes(&s->best), err);
         if (st) {
             step_close(s);
             return st;
@@ -121,6 +138,8 @@ void step_close(struct step *s)
 {
     if (s->logits.data && s->logits.data != s->head.data)
         s->o.backend->free_host(s->o.stream, s->logits.data);
+    if (s->best_room)
+        s->o.backend->free_host(s->o.stream, s->best_room);
     free(s->token);
     free(s->slot);
     free(s->pos);
@@ -236,5 +255,38 @@ lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_er
     exec_begin(&s->x);
     forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
     (void)exec_fetch(&s->x, &head, s->logits.data);
+    s->n_best = 0;
+    return exec_end(&s->x, err);
+}
+
+lathe_status step_best(struct step *s, const int32_t *row, int32_t n, int32_t n_best,
+                       lathe_error *err)
+{
+    struct tensor head = tensor_rows(s->head, 0, n);
+    struct tensor both = tensor_2d(s->best.data, DT_I32, 2, (int64_t)n * n_best);
+    exec_begin(&s->x);
+    forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
+    best_of(&s->x, s, head, n_best);
+    s->best_host = exec_fetch(&s->x, &both, s->best_room);
+    s->n_best = n_best;
+    s->n_best_rows = n;
+    return exec_end(&s->x, err);
+}
+
+struct logits_best step_best_of(const struct step *s, int32_t i)
+{
+    struct logits_best best = {.n = s->n_best};
+    if (best.n > 0) {
+        best.value = (const float *)s->best_host + (ptrdiff_t)i * best.n;
+        best.id = s->best_host + ((ptrdiff_t)s->n_best_rows + i) * best.n;
+    }
+    return best;
+}
+
+lathe_status step_fetch(struct step *s, int32_t i, lathe_error *err)
+{
+    struct tensor one = tensor_rows(s->head, i, 1);
+    exec_begin(&s->x);
+    (void)exec_fetch(&s->x, &one, tensor_at(&s->logits, i));
     return exec_end(&s->x, err);
 }

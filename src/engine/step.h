@@ -4,6 +4,7 @@
 #define LATHE_ENGINE_STEP_H
 
 #include "model/forward.h"
+#include "sample/sample.h"
 
 /* Rows that get logits in one projection. 32: enough for the head's matrix to be read for many rows
  * at once when a text is scored, 32 MB at the 27B's vocabulary. */
@@ -27,6 +28,7 @@ struct step_options {
     /* Layers whose hidden states a drafter reads, after them; kept for every row. */
     const int32_t *tap; /* [n_taps], borrowed */
     int32_t n_taps;
+    const struct id_set *ids; /* of step_best, borrowed; NULL: it is not called */
 };
 
 struct step {
@@ -38,6 +40,11 @@ struct step {
     struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
     struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32, memory of the host */
     struct tensor head;    /* the same where the backend computes them */
+    /* Values, then ids, of step_best, [rows of head, SAMPLE_MAX_BEST] of each. */
+    struct tensor best;
+    int32_t n_best, n_best_rows;       /* of the last step_best; 0 after step_logits */
+    const int32_t *best_host;          /* where the host reads them */
+    void *best_room;                   /* for a copy; NULL where it reads them in place */
     int32_t *token, *slot, *pos, *row; /* [max_rows] */
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */
@@ -66,5 +73,12 @@ lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_
                          lathe_error *err);
 /* Logits of n <= logits.dim[0] rows of s->hidden (row NULL: the first ones) into the first n rows of s->logits. */
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err);
+/* The same, but only the n_best <= SAMPLE_MAX_BEST best ids of each row reach the host, for step_best_of;
+ * step_fetch brings row i to its place in s->logits. */
+lathe_status step_best(struct step *s, const int32_t *row, int32_t n, int32_t n_best,
+                       lathe_error *err);
+lathe_status step_fetch(struct step *s, int32_t i, lathe_error *err);
+/* Of row i, valid until the next call for logits; none after step_logits. */
+struct logits_best step_best_of(const struct step *s, int32_t i);
 
 #endif

@@ -39,6 +39,8 @@ struct drafter {
     struct tensor out;    /* [n_slots, hidden] act: what mtp_step makes of them */
     struct tensor logits; /* [n_slots, vocab] F32 */
     float *host_logits;   /* the same for the host; NULL where it reads them in place */
+    struct tensor best;   /* [n_slots, 2 * SAMPLE_MAX_BEST] I32: values, then ids, of the best */
+    int32_t *host_best;   /* as host_logits */
 
     /* The batch's arrays, and rows to gather. */
     int32_t *token, *slot_of, *pos, *row; /* [max_rows] */
@@ -69,6 +71,17 @@ static void shape(struct drafter *d)
     d->in = tensor_2d(NULL, d->o.act, max_rows(d), m->hidden);
     d->out = tensor_2d(NULL, d->o.act, d->o.n_slots, m->hidden);
     d->logits = tensor_2d(NULL, DT_F32, d->o.n_slots, m->vocab);
+    d->best = tensor_2d(NULL, DT_I32, d->o.n_slots, 2 * SAMPLE_MAX_BEST);
+}
+
+/* The n_best best ids of each row of logits: values in the first half of d->best, ids in the second. */
+static void best_of(struct exec *x, const struct drafter *d, struct tensor logits, int32_t n_best)
+{
+    int64_t n = logits.dim[0];
+    int32_t *at = d->best.data;
+    struct tensor value = tensor_2d(at, DT_F32, n, n_best);
+    struct tensor id = tensor_2d(at ? at + n * n_best : NULL, DT_I32, n, n_best);
+    op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
 }
 
 /* Peak of the workspace with n rows: of context where is_context, else of a step of n slots. */
@@ -84,9 +97,10 @@ static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_contex
     if (is_context) {
         mtp_context(&x, d->o.model, &b, &pages, &d->rope, in);
     } else {
-        struct tensor out = tensor_rows(d->out, 0, n);
+        struct tensor out = tensor_rows(d->out, 0, n), rows = tensor_rows(d->logits, 0, n);
         mtp_step(&x, d->o.model, &b, &pages, &d->rope, in, out);
-        forward_logits(&x, d->o.model, tensor_rows(d->logits, 0, n), out, NULL);
+        forward_logits(&x, d->o.model, rows, out, NULL);
+        best_of(&x, d, rows, SAMPLE_MAX_BEST);
     }
     if (x.peak > *peak)
         *peak = x.peak;
@@ -138,19 +152,24 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     if (!st)
         st = region_take(r, &memory,
                          d->workspace_bytes + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
-                             tensor_bytes(&d->logits),
+                             tensor_bytes(&d->logits) + tensor_bytes(&d->best),
                          err);
     if (st || r->measuring)
         return st;
     unsigned char *at = cut(&d->in, (unsigned char *)memory + d->workspace_bytes);
     at = cut(&d->out, at);
-    (void)cut(&d->logits, at);
+    at = cut(&d->logits, at);
+    (void)cut(&d->best, at);
     exec_init(&d->x, d->o.backend, d->o.stream, memory, d->workspace_bytes);
     if (d->o.backend->is_host)
         return LATHE_OK;
     st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
+    if (st)
+        return st;
+    d->host_logits = host;
+    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->best), err);
     if (!st)
-        d->host_logits = host;
+        d->host_best = host;
     return st;
 }
 
@@ -185,6 +204,8 @@ static void mtp_close(struct drafter *d)
     kv_cache_close(&d->kv);
     if (d->host_logits)
         d->o.backend->free_host(d->o.stream, d->host_logits);
+    if (d->host_best)
+        d->o.backend->free_host(d->o.stream, d->host_best);
     free(d->slot);
     free(d->token);
     free(d->slot_of);
@@ -327,8 +348,28 @@ static int32_t most_of(const struct drafter *d, const struct draft_request *r)
     return most < room ? most : room;
 }
 
-/* The logits of draft i of every live proposal. */
-static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, const float **logits,
+/* What the host has of the logits of live proposals: the n_best best ids of each, or, where n_best is 0, all. */
+struct drawn {
+    int32_t n_best;
+    const float *logits;       /* [n_live, vocab] */
+    const int32_t *value, *id; /* [n_live, n_best] */
+};
+
+/* How many of the best ids the choices of all live proposals take; 0: whole rows. */
+static int32_t n_best_of(const struct drafter *d, int32_t n_live)
+{
+    int32_t most = 1;
+    for (int32_t j = 0; j < n_live; j++) {
+        int32_t n = d->live[j]->law ? 0 : sampler_best(d->live[j]->sampler);
+        if (n == 0)
+            return 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Draft i of every live proposal, up to what it is chosen from. */
+static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, struct drawn *from,
                                lathe_error *err)
 {
     batch_begin(d);
@@ -347,19 +388,49 @@ static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, con
     mtp_step(&d->x, d->o.model, &d->batch, &pages, &d->rope, in, out);
     struct tensor rows = tensor_rows(d->logits, 0, n_live);
     forward_logits(&d->x, d->o.model, rows, out, NULL);
-    *logits = exec_fetch(&d->x, &rows, d->host_logits);
+    int32_t n_best = n_best_of(d, n_live);
+    *from = (struct drawn){.n_best = n_best};
+    if (n_best > 0) {
+        struct tensor both = tensor_2d(d->best.data, DT_I32, 2, (int64_t)n_live * n_best);
+        best_of(&d->x, d, rows, n_best);
+        from->value = exec_fetch(&d->x, &both, d->host_best);
+        from->id = from->value ? from->value + both.dim[1] : NULL;
+    } else {
+        from->logits = exec_fetch(&d->x, &rows, d->host_logits);
+    }
     return exec_end(&d->x, err);
 }
 
-/* Chooses the next draft of a request. False if there is none; that the head's logits are not finite is said
- * once. */
-static bool choose(struct drafter *d, struct draft_request *r, const float *logits)
+/* Row j of the logits, whole; NULL after a failure. */
+static const float *whole_row(struct drafter *d, const struct drawn *from, int32_t j)
+{
+    struct tensor one = tensor_rows(d->logits, j, 1);
+    if (from->logits)
+        return from->logits + (int64_t)j * d->logits.stride;
+    exec_begin(&d->x);
+    return exec_fetch(&d->x, &one, d->host_logits);
+}
+
+/* Chooses the next draft of live proposal j. False if there is none; that the head's logits are not finite is
+ * said once. */
+static bool choose(struct drafter *d, int32_t j, const struct drawn *from)
 {
     lathe_error err;
+    struct draft_request *r = d->live[j];
     struct draft_law *law = r->law ? &r->law[r->n] : NULL;
-    if (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q, &law->n, NULL))
+    int32_t id, n = from->n_best;
+    if (n > 0) {
+        const struct logits_best best = {n, (const float *)(from->value + (int64_t)j * n),
+                                         from->id + (int64_t)j * n};
+        if (sampler_pick_best(r->sampler, d->o.scratch, &best, r->draft, r->n, &id)) {
+            r->draft[r->n++] = id;
+            return true;
+        }
+    }
+    const float *logits = whole_row(d, from, j);
+    if (!logits || (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q,
+                                       &law->n, NULL)))
         return false;
-    int32_t id;
     if (sampler_pick(r->sampler, d->o.scratch, logits, r->draft, r->n, &id, &err)) {
         if (err.status == LATHE_E_NUMERIC && !d->has_warned)
             log_warn("drafter mtp: %s; it goes without", err.message);
@@ -386,14 +457,14 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
         d->live[n_live++] = &r[i];
     }
     for (int32_t i = 0; n_live > 0; i++) {
-        const float *logits;
-        lathe_status st = draft_step(d, n_live, i, &logits, err);
+        struct drawn from;
+        lathe_status st = draft_step(d, n_live, i, &from, err);
         if (st)
             return st;
         int32_t kept = 0;
         for (int32_t j = 0; j < n_live; j++) {
             struct draft_request *q = d->live[j];
-            if (!choose(d, q, logits + j * d->logits.stride) || q->n >= most_of(d, q))
+            if (!choose(d, j, &from) || q->n >= most_of(d, q))
                 continue;
             d->row[kept] = j;
             d->live[kept++] = q;
