@@ -280,11 +280,13 @@ void bench_gated_delta_rule(struct run *r)
                    call_delta);
 }
 
+static const struct fold_layers one_layer = {.n = 1};
+
 static void call_fold(void *ctx, int64_t i)
 {
     struct recurrent *x = ctx;
     exec_begin(&x->run->exec);
-    op_gated_delta_fold(&x->run->exec, x->S, x->qkv, x->g, x->beta, &x->heads,
+    op_gated_delta_fold(&x->run->exec, x->S, x->qkv, x->g, x->beta, &x->heads, &one_layer,
                         &x->seq[i % LAYERS].seq, 1);
 }
 
@@ -298,7 +300,7 @@ static void call_conv_fold(void *ctx, int64_t i)
 {
     struct recurrent *x = ctx;
     exec_begin(&x->run->exec);
-    op_conv_fold(&x->run->exec, x->tail, x->qkv, &x->seq[i % LAYERS].seq, 1);
+    op_conv_fold(&x->run->exec, x->tail, x->qkv, &one_layer, &x->seq[i % LAYERS].seq, 1);
 }
 
 void bench_conv_fold(struct run *r)

@@ -39,6 +39,11 @@ lathe_status record_open(struct record *r, const struct recurrent_shape *s, int3
     return st;
 }
 
+size_t record_step(const struct record *r)
+{
+    return layer_bytes(&r->shape, r->n_rows);
+}
+
 struct record_layer record_at(const struct record *r, int32_t layer, int32_t T)
 {
     const struct recurrent_shape *s = &r->shape;

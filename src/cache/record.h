@@ -24,6 +24,8 @@ size_t record_bytes(const struct recurrent_shape *s, int32_t n_rows);
 /* The memory is the region's; none while that measures. */
 lathe_status record_open(struct record *r, const struct recurrent_shape *s, int32_t n_rows,
                          struct region *region, lathe_error *err);
+/* Bytes from a part of one layer to that of the next. */
+size_t record_step(const struct record *r);
 struct record_layer record_at(const struct record *r, int32_t layer, int32_t T);
 
 #endif

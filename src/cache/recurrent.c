@@ -56,6 +56,11 @@ struct tensor recurrent_tail(const struct recurrent *r, int32_t i)
     return tensor_3d(p, s->act, s->n_slots, s->conv_taps - 1, s->conv_dim);
 }
 
+size_t recurrent_step(const struct recurrent *r)
+{
+    return layer_bytes(&r->shape);
+}
+
 void recurrent_reset(struct recurrent *r, int32_t slot)
 {
     for (int32_t i = 0; i < r->shape.n_layers; i++) {

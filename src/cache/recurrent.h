@@ -30,5 +30,7 @@ void recurrent_reset(struct recurrent *r, int32_t slot);
 /* Layer i: S [n_slots, n_v_heads, dk, dv] F32 and tail [n_slots, taps - 1, conv_dim] act. */
 struct tensor recurrent_S(const struct recurrent *r, int32_t i);
 struct tensor recurrent_tail(const struct recurrent *r, int32_t i);
+/* Bytes from S, or the tail, of one layer to that of the next. */
+size_t recurrent_step(const struct recurrent *r);
 
 #endif

@@ -127,12 +127,14 @@ void forward_commit(struct exec *x, const struct model *m, struct state *s,
 {
     const struct dims *d = &m->dims;
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
-    for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
-        struct record_layer r = record_at(&s->record, i, s->record.n_rows);
-        op_conv_fold(x, recurrent_tail(&s->recurrent, i), r.mixed, seq, n_seqs);
-        op_gated_delta_fold(x, recurrent_S(&s->recurrent, i), r.qkv, r.g, r.beta, &heads, seq,
-                            n_seqs);
-    }
+    struct fold_layers layers = {s->recurrent.shape.n_layers, recurrent_step(&s->recurrent),
+                                 record_step(&s->record)};
+    struct record_layer r = record_at(&s->record, 0, s->record.n_rows);
+    if (layers.n == 0)
+        return;
+    op_conv_fold(x, recurrent_tail(&s->recurrent, 0), r.mixed, &layers, seq, n_seqs);
+    op_gated_delta_fold(x, recurrent_S(&s->recurrent, 0), r.qkv, r.g, r.beta, &heads, &layers, seq,
+                        n_seqs);
 }
 
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,

@@ -68,11 +68,13 @@ struct gated_delta_rule_args {
 struct gated_delta_fold_args {
     struct tensor S, qkv, g, beta;
     struct gdn_heads heads;
+    struct fold_layers layers;
     const struct batch_seq *seq;
     int32_t n_seqs;
 };
 struct conv_fold_args {
     struct tensor tail, in;
+    struct fold_layers layers;
     const struct batch_seq *seq;
     int32_t n_seqs;
 };

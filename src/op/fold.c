@@ -12,9 +12,15 @@ static bool rows_fit(const struct batch_seq *seq, int32_t n_seqs, int64_t n_rows
     return true;
 }
 
+static bool layers_fit(const struct fold_layers *l)
+{
+    return l->n >= 1 && l->n <= UINT16_MAX && l->state_step % 16 == 0 && l->record_step % 16 == 0;
+}
+
 void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, struct tensor g,
                          struct tensor beta, const struct gdn_heads *heads,
-                         const struct batch_seq *seq, int32_t n_seqs)
+                         const struct fold_layers *layers, const struct batch_seq *seq,
+                         int32_t n_seqs)
 {
     OP_BEGIN(x);
     int64_t n_k = heads->n_k_heads, n_v = heads->n_v_heads, dk = heads->dk, dv = heads->dv;
@@ -27,20 +33,22 @@ void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, str
     OP_REQUIRE(x, "gated_delta_fold", is_matrix(&beta, DT_F32, T, n_v));
     OP_REQUIRE(x, "gated_delta_fold", S.n_dims == 4 && S.dtype == DT_F32 && S.dim[1] == n_v);
     OP_REQUIRE(x, "gated_delta_fold", S.dim[2] == dk && S.dim[3] == dv);
+    OP_REQUIRE(x, "gated_delta_fold", layers_fit(layers));
     OP_REQUIRE(x, "gated_delta_fold", rows_fit(seq, n_seqs, T, S.dim[0]));
-    struct gated_delta_fold_args a = {S, qkv, g, beta, *heads, seq, n_seqs};
+    struct gated_delta_fold_args a = {S, qkv, g, beta, *heads, *layers, seq, n_seqs};
     OP_RUN(x, gated_delta_fold, &a, &S, "");
 }
 
-void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in, const struct batch_seq *seq,
-                  int32_t n_seqs)
+void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in,
+                  const struct fold_layers *layers, const struct batch_seq *seq, int32_t n_seqs)
 {
     OP_BEGIN(x);
     OP_REQUIRE(x, "conv_fold", in.n_dims == 2 && is_act(in.dtype) && in.dim[1] >= 1);
     OP_REQUIRE(x, "conv_fold", is_matrix(&in, in.dtype, in.dim[0], in.dim[1]));
     OP_REQUIRE(x, "conv_fold", tail.n_dims == 3 && tail.dtype == in.dtype);
     OP_REQUIRE(x, "conv_fold", tail.dim[1] < OP_MAX_TAPS && tail.dim[2] == in.dim[1]);
+    OP_REQUIRE(x, "conv_fold", layers_fit(layers));
     OP_REQUIRE(x, "conv_fold", rows_fit(seq, n_seqs, in.dim[0], tail.dim[0]));
-    struct conv_fold_args a = {tail, in, seq, n_seqs};
+    struct conv_fold_args a = {tail, in, *layers, seq, n_seqs};
     OP_RUN(x, conv_fold, &a, &tail, "");
 }

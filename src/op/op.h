@@ -138,17 +138,27 @@ void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, str
                          struct tensor beta, struct tensor S, const struct gdn_heads *heads,
                          const struct batch *b);
 
-/* The commit of a verify batch: advances S by the first n_rows rows of each sequence, which may be fewer
- * than were verified, with the arithmetic of op_gated_delta_rule: the same bits as if those rows had been
- * decoded. `seq` [n_seqs] gives slots and rows of the recorded qkv, g, beta; no slot occurs twice. */
+/* Layers whose states lie evenly apart, and what was recorded of them too: bytes from one layer's to the
+ * next's, multiples of 16. */
+struct fold_layers {
+    int32_t n;
+    size_t state_step, record_step;
+};
+
+/* The commit of a verify batch, in all layers: advances S by the first n_rows rows of each sequence, which
+ * may be fewer than were verified, with the arithmetic of op_gated_delta_rule: the same bits as if those
+ * rows had been decoded. S and the recorded qkv, g and beta are the first layer's. `seq` [n_seqs] gives
+ * slots and rows; no slot occurs twice. */
 void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, struct tensor g,
                          struct tensor beta, const struct gdn_heads *heads,
-                         const struct batch_seq *seq, int32_t n_seqs);
+                         const struct fold_layers *layers, const struct batch_seq *seq,
+                         int32_t n_seqs);
 
 /* The same for the convolution: the tail of each sequence becomes the last taps - 1 of its old tail and
- * its first n_rows recorded inputs.  tail [n_slots, taps - 1, channels], in [T, channels] act. */
-void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in, const struct batch_seq *seq,
-                  int32_t n_seqs);
+ * its first n_rows recorded inputs.  tail [n_slots, taps - 1, channels], in [T, channels] act, both the
+ * first layer's. */
+void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in,
+                  const struct fold_layers *layers, const struct batch_seq *seq, int32_t n_seqs);
 
 /* y[t,j,:] = o * rsqrt(mean(o^2) + eps) * w[:] * silu(z[t,j,:]) over each head's dv values.
  *   o [T, n_v_heads * dv] F32;  y, z [T, n_v_heads * dv] act, may be the same;  w F32 [dv], plain. */

@@ -89,6 +89,13 @@ struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n)
     return t;
 }
 
+struct tensor tensor_after(struct tensor t, size_t bytes)
+{
+    if (t.data)
+        t.data = (unsigned char *)t.data + bytes;
+    return t;
+}
+
 void tensor_describe(const struct tensor *t, char out[96])
 {
     int n = snprintf(out, 96, "%s [", dtype_name(t->dtype));

@@ -93,7 +93,11 @@ lathe_status cpu_causal_conv1d_silu(void *stream, const struct causal_conv1d_sil
 lathe_status cpu_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        advance(&a->in, &a->tail, &a->seq[i], 0, a->in.dim[1]);
+    for (int32_t l = 0; l < a->layers.n; l++) {
+        struct tensor tail = tensor_after(a->tail, (size_t)l * a->layers.state_step);
+        struct tensor in = tensor_after(a->in, (size_t)l * a->layers.record_step);
+        for (int32_t i = 0; i < a->n_seqs; i++)
+            advance(&in, &tail, &a->seq[i], 0, in.dim[1]);
+    }
     return LATHE_OK;
 }

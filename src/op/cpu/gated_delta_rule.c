@@ -115,15 +115,18 @@ lathe_status cpu_gated_delta_fold(void *stream, const struct gated_delta_fold_ar
                                   lathe_error *err)
 {
     (void)err;
-    struct job j = {.cpu = cpu_of(stream),
-                    .S = a->S,
-                    .qkv = a->qkv,
-                    .g = a->g,
-                    .beta = a->beta,
-                    .heads = a->heads,
-                    .seq = a->seq,
-                    .n_seqs = a->n_seqs,
-                    .store = true};
-    run(&j);
+    for (int32_t l = 0; l < a->layers.n; l++) {
+        size_t record = (size_t)l * a->layers.record_step;
+        struct job j = {.cpu = cpu_of(stream),
+                        .S = tensor_after(a->S, (size_t)l * a->layers.state_step),
+                        .qkv = tensor_after(a->qkv, record),
+                        .g = tensor_after(a->g, record),
+                        .beta = tensor_after(a->beta, record),
+                        .heads = a->heads,
+                        .seq = a->seq,
+                        .n_seqs = a->n_seqs,
+                        .store = true};
+        run(&j);
+    }
     return LATHE_OK;
 }

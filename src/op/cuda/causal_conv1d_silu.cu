@@ -13,6 +13,7 @@ struct conv {
     void *y, *tail;
     const float *w;
     int64_t in_stride, y_stride, w_stride, tail_stride; /* elements; of tail: from slot to slot */
+    size_t in_step, tail_step; /* bytes from layer to layer, where conv_tail works on several */
     int64_t channels;
     int32_t taps, n_rows, n_seqs;
     const struct batch_seq *seq;
@@ -153,10 +154,13 @@ __global__ void __launch_bounds__(THREADS) conv_rows(struct conv a, bool wide)
                              c, wide);
 }
 
+/* blockIdx.z: layers. */
 template <typename T, int N>
 __global__ void __launch_bounds__(THREADS) conv_tail(struct conv a, bool wide)
 {
     begin_kernel();
+    a.in = (const unsigned char *)a.in + blockIdx.z * a.in_step;
+    a.tail = (unsigned char *)a.tail + blockIdx.z * a.tail_step;
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (c < a.channels)
         for (int32_t i = blockIdx.y; i < a.n_seqs; i += gridDim.y)
@@ -179,15 +183,15 @@ static unsigned least(int64_t a, int64_t b)
     return (unsigned)(a < b ? a : b);
 }
 
-template <typename T> static void launch_tail(struct gpu *c, const struct conv *a)
+template <typename T> static void launch_tail(struct gpu *c, const struct conv *a, int32_t n_layers)
 {
-    unsigned seqs = least(a->n_seqs, 65535);
+    unsigned seqs = least(a->n_seqs, 65535), layers = (unsigned)n_layers;
     if (is_wide(a, sizeof(T), 2))
-        launch_next(c, conv_tail<T, 2>, dim3(cuda_blocks(a->channels, 2 * THREADS), seqs), THREADS,
-                    0, *a, true);
+        launch_next(c, conv_tail<T, 2>, dim3(cuda_blocks(a->channels, 2 * THREADS), seqs, layers),
+                    THREADS, 0, *a, true);
     else
-        launch_next(c, conv_tail<T, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs), THREADS, 0,
-                    *a, true);
+        launch_next(c, conv_tail<T, 1>, dim3(cuda_blocks(a->channels, THREADS), seqs, layers),
+                    THREADS, 0, *a, true);
 }
 
 /* WIDE numbers a thread where memory binds, FEW where latency does. */
@@ -212,7 +216,7 @@ static void launch_taps(struct gpu *c, const struct conv *a, int32_t longest)
         launch_next(c, conv_rows<T, TAPS, 1>, dim3(cuda_blocks(a->channels, THREADS), chunks),
                     THREADS, 0, *a, true);
     if (a->store)
-        launch_tail<T>(c, a);
+        launch_tail<T>(c, a, 1);
 }
 
 template <typename T> static void launch(struct gpu *c, const struct conv *a, int32_t longest)
@@ -278,10 +282,12 @@ extern "C" lathe_status cuda_conv_fold(void *stream, const struct conv_fold_args
     v.in_stride = v.y_stride = a->in.stride;
     v.tail_stride = a->tail.stride;
     v.channels = a->in.dim[1];
+    v.in_step = a->layers.record_step;
+    v.tail_step = a->layers.state_step;
     v.taps = (int32_t)a->tail.dim[1] + 1;
     v.n_seqs = a->n_seqs;
     v.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
     if (v.seq)
-        WITH_ACT(a->in.dtype, T, launch_tail<T>(c, &v));
+        WITH_ACT(a->in.dtype, T, launch_tail<T>(c, &v, a->layers.n));
     return cuda_launched(c, err);
 }

@@ -21,6 +21,7 @@ struct delta {
     const float *g, *beta;
     float *S, *o;                                                  /* o NULL: none is wanted */
     int64_t qkv_stride, g_stride, beta_stride, S_stride, o_stride; /* elements */
+    size_t S_step, record_step; /* bytes from layer to layer; record: qkv, g and beta */
     int32_t n_k, n_v, dk, dv, slices;
     const struct batch_seq *seq;
     bool store;  /* S is advanced */
@@ -179,13 +180,23 @@ __device__ __forceinline__ void consume(const struct delta &a,
     }
 }
 
-/* dk <= 16 * PER_LANE. Any number of rows. A decoded row is bound by reading and writing S; long
- * sequences by the chain of additions from row to row. */
+/* `bytes` further on. */
+template <typename P> __device__ __forceinline__ P *step(P *p, size_t bytes)
+{
+    return (P *)((uintptr_t)p + bytes);
+}
+
+/* dk <= 16 * PER_LANE. Any number of rows. blockIdx.x: sequences, heads, slices of columns; y: layers. A
+ * decoded row is bound by reading and writing S; long sequences by the chain of additions from row to row. */
 template <typename T, int PER_LANE, int ROWS, bool WIDE>
 __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
 {
     begin_kernel();
     __shared__ struct rows<PER_LANE, ROWS> buffer[2];
+    a.qkv = step(a.qkv, blockIdx.y * a.record_step);
+    a.g = step(a.g, blockIdx.y * a.record_step);
+    a.beta = step(a.beta, blockIdx.y * a.record_step);
+    a.S = step(a.S, blockIdx.y * a.S_step);
     int slice = blockIdx.x % a.slices, head = blockIdx.x / a.slices % a.n_v;
     struct batch_seq s = a.seq[blockIdx.x / a.slices / a.n_v];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = slice * COLS;
@@ -244,13 +255,14 @@ static bool aligned(const void *p, int64_t stride, size_t size, size_t to)
 }
 
 /* qkv, g, beta, S and the shapes are set. */
-static void launch(struct gpu *c, struct delta *a, const struct tensor *qkv, int32_t n_seqs)
+static void launch(struct gpu *c, struct delta *a, const struct tensor *qkv, int32_t n_seqs,
+                   int32_t n_layers)
 {
     size_t size = qkv->dtype == DT_F32 ? 4 : 2;
     a->slices = (a->dv + COLS - 1) / COLS;
     a->wide_S = a->dv % 4 == 0 && aligned(a->S, a->S_stride, 4, 16);
     bool wide = a->dk % 4 == 0 && aligned(a->qkv, a->qkv_stride, size, 4 * size);
-    unsigned blocks = (unsigned)(n_seqs * a->n_v * a->slices);
+    dim3 blocks((unsigned)(n_seqs * a->n_v * a->slices), (unsigned)n_layers);
     WITH_ACT(qkv->dtype, T, {
         if (a->dk > 128)
             launch_next(c, delta_rule<T, 32, 4, false>, blocks, THREADS, 0, *a);
@@ -294,7 +306,7 @@ extern "C" lathe_status cuda_gated_delta_rule(void *stream, const struct gated_d
     d.o_stride = a->o.stride;
     d.seq = b.seq;
     d.store = b.phase != PHASE_VERIFY;
-    launch(c, &d, &a->qkv, b.n_seqs);
+    launch(c, &d, &a->qkv, b.n_seqs, 1);
     return cuda_launched(c, err);
 }
 
@@ -307,7 +319,9 @@ extern "C" lathe_status cuda_gated_delta_fold(void *stream, const struct gated_d
     struct delta d = delta_of(&a->qkv, &a->g, &a->beta, &a->S, &a->heads);
     d.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
     d.store = true;
+    d.S_step = a->layers.state_step;
+    d.record_step = a->layers.record_step;
     if (d.seq)
-        launch(c, &d, &a->qkv, a->n_seqs);
+        launch(c, &d, &a->qkv, a->n_seqs, a->layers.n);
     return cuda_launched(c, err);
 }

@@ -85,31 +85,43 @@ lathe_status ref_gated_delta_fold(void *stream, const struct gated_delta_fold_ar
                                   lathe_error *err)
 {
     (void)stream, (void)err;
-    struct gated_delta_rule_args rule = {
-        .qkv = a->qkv, .g = a->g, .beta = a->beta, .S = a->S, .heads = a->heads};
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        for (int64_t j = 0; j < a->heads.n_v_heads; j++)
-            for (int64_t c = 0; c < a->heads.dv; c++)
-                delta_column(&rule, &a->seq[i], j, c, true);
+    for (int32_t l = 0; l < a->layers.n; l++) {
+        size_t state = (size_t)l * a->layers.state_step, record = (size_t)l * a->layers.record_step;
+        struct gated_delta_rule_args rule = {.qkv = tensor_after(a->qkv, record),
+                                             .g = tensor_after(a->g, record),
+                                             .beta = tensor_after(a->beta, record),
+                                             .S = tensor_after(a->S, state),
+                                             .heads = a->heads};
+        for (int32_t i = 0; i < a->n_seqs; i++)
+            for (int64_t j = 0; j < a->heads.n_v_heads; j++)
+                for (int64_t c = 0; c < a->heads.dv; c++)
+                    delta_column(&rule, &a->seq[i], j, c, true);
+    }
     return LATHE_OK;
+}
+
+static void fold_tail(const struct tensor *tails, const struct tensor *in,
+                      const struct batch_seq *s)
+{
+    int64_t history = tails->dim[1];
+    struct tensor tail = tensor_2d(tensor_at(tails, s->slot), tails->dtype, history,
+                                   tails->dim[2]); /* [taps - 1, channels] */
+    for (int64_t c = 0; c < in->dim[1]; c++)
+        for (int64_t j = 0; j < history; j++) {
+            int64_t from = s->n_rows + j - history; /* row, or if negative a place in the tail */
+            put(&tail, j, c,
+                from >= 0 ? get(in, s->first_row + from, c) : get(&tail, history + from, c));
+        }
 }
 
 lathe_status ref_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    int64_t history = a->tail.dim[1];
-    for (int32_t i = 0; i < a->n_seqs; i++) {
-        const struct batch_seq *s = &a->seq[i];
-        struct tensor tail = tensor_2d(tensor_at(&a->tail, s->slot), a->tail.dtype, history,
-                                       a->tail.dim[2]); /* [taps - 1, channels] */
-        for (int64_t c = 0; c < a->in.dim[1]; c++)
-            for (int64_t j = 0; j < history; j++) {
-                int64_t from =
-                    s->n_rows + j - history; /* row, or if negative a place in the tail */
-                put(&tail, j, c,
-                    from >= 0 ? get(&a->in, s->first_row + from, c)
-                              : get(&tail, history + from, c));
-            }
+    for (int32_t l = 0; l < a->layers.n; l++) {
+        struct tensor tail = tensor_after(a->tail, (size_t)l * a->layers.state_step);
+        struct tensor in = tensor_after(a->in, (size_t)l * a->layers.record_step);
+        for (int32_t i = 0; i < a->n_seqs; i++)
+            fold_tail(&tail, &in, &a->seq[i]);
     }
     return LATHE_OK;
 }
