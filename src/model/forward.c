@@ -60,8 +60,8 @@ void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, str
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
     op_linears(x, 3, (struct tensor[]){qg, k, v}, u,
                (const struct weight *[]){&w->q_proj, &w->k_proj, &w->v_proj});
-    op_qk_norm_rope(x, q, k, qg, w->q_norm, w->k_norm, d->head_dim, d->rms_eps, rope, b);
-    op_kv_append(x, kv, k, v, b);
+    op_qk_norm_rope_append(x, q, k, qg, w->q_norm, w->k_norm, d->head_dim, d->rms_eps, rope, kv, v,
+                           b);
     op_attention(x, o, q, kv, 1.0f / sqrtf((float)d->head_dim), b);
     op_attention_gate(x, q, o, qg, d->head_dim); /* rounded once, over q */
     op_linear_add(x, h, q, &w->o_proj);

@@ -53,8 +53,8 @@ void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
     op_rmsnorm(x, u, u, l->input_layernorm, d->rms_eps);
     op_linears(x, 2, (struct tensor[]){k, v}, u,
                (const struct weight *[]){&l->attn.k_proj, &l->attn.v_proj});
-    op_qk_norm_rope(x, q, k, q, l->attn.q_norm, l->attn.k_norm, d->head_dim, d->rms_eps, rope, b);
-    op_kv_append(x, kv, k, v, b);
+    op_qk_norm_rope_append(x, q, k, q, l->attn.q_norm, l->attn.k_norm, d->head_dim, d->rms_eps,
+                           rope, kv, v, b);
     exec_phase(x, outside);
     exec_pop(x, mark);
 }

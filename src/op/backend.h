@@ -50,6 +50,10 @@ struct attention_gate_args {
     struct tensor y, o, qg;
     int32_t head_dim;
 };
+struct qk_norm_rope_append_args {
+    struct qk_norm_rope_args norm_rope;
+    struct kv_append_args append; /* the same k */
+};
 struct gdn_gates_args {
     struct tensor g, beta, u;
     const struct weight *in_proj_a, *in_proj_b;
@@ -188,6 +192,9 @@ struct backend {
     bool (*linears)(void *stream, const struct linear_args *a, int n);
     /* The same for y = silu(gate) * up of two products of one size, y being the first's. */
     bool (*linear_silu_mul)(void *stream, const struct linear_args a[2]);
+    /* Two operators at once. NULL: they are run one after the other. */
+    lathe_status (*qk_norm_rope_append)(void *stream, const struct qk_norm_rope_append_args *a,
+                                        lathe_error *err);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

@@ -89,6 +89,12 @@ struct kv_pages {
 void op_kv_append(struct exec *x, const struct kv_pages *kv, struct tensor k, struct tensor v,
                   const struct batch *b);
 
+/* op_qk_norm_rope, then op_kv_append of k and v, where a backend can in one go. */
+void op_qk_norm_rope_append(struct exec *x, struct tensor q, struct tensor k, struct tensor qg,
+                            struct tensor q_norm, struct tensor k_norm, int32_t head_dim, float eps,
+                            const struct rope *rope, const struct kv_pages *kv, struct tensor v,
+                            const struct batch *b);
+
 /* o[t,n,:] = sum_s p[s] * v[s, n / group,:],  p = softmax_s(q[t,n] . k[s, n / group] * scale), over
  * s = 0 .. pos[t] of the row's slot, group = n_heads / n_kv_heads.
  *   q [T, n_heads * head_dim] act;  o [T, n_heads * head_dim] F32.

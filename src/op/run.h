@@ -54,6 +54,8 @@ static inline bool is_act(enum dtype d)
 
 /* Do the sequences cover the rows in order, in slots below n_slots? */
 bool batch_fits(const struct batch *b, int64_t n_slots);
+/* Fails the step where operands contradict op_kv_append. */
+void kv_append_check(struct exec *x, const struct kv_append_args *a);
 /* Same shape and dtype of keys and values. */
 bool kv_pages_agree(const struct kv_pages *kv);
 /* The same of a ring. */

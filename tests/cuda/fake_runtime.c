@@ -234,6 +234,7 @@ bool cuda_linears(void *stream, const struct linear_args *a, int n)
         return cuda_launched(stream, err);                                                         \
     }
 OPERATORS(X)
+X(qk_norm_rope_append)
 #undef X
 
 #define SCRATCH(name)                                                                              \

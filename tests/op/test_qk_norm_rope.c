@@ -87,6 +87,85 @@ TEST(qk_norm_rope_rows)
         }
 }
 
+/* The same bits as op_qk_norm_rope and then op_kv_append: queries, keys, and the pages of two slots. */
+static void check_append(struct op_env *e, const struct shape *s, enum dtype kv_dtype)
+{
+    enum { PAGE = 3, PAGES = 6, T = 5 };
+    static const int32_t table[] = {4, 0, 2, 1, 5, 3}; /* 2 slots of 3 pages */
+    static struct setup u;
+    struct rng r = {(uint64_t)s->head_dim};
+    int64_t q_dim = s->heads * s->head_dim, k_dim = s->kv_heads * s->head_dim;
+    struct tensor w[2], q[2], k[2], plane[2][2], v = op_tensor(s->act, T, k_dim, s->gap);
+    struct tensor qg = op_tensor(s->act, T, 2 * q_dim, s->gap);
+    setup_init(&u, s, T, 0);
+    op_batch_begin(&u.batch, PHASE_VERIFY);
+    op_batch_add(&u.batch, 1, 2, 3);
+    op_batch_add(&u.batch, 0, 6, 2);
+    op_case("%s, %d/%d heads of %d, rope %d, %s, KV %s", e->name, s->heads, s->kv_heads,
+            s->head_dim, s->rope_dims, dtype_name(s->act), dtype_name(kv_dtype));
+    op_fill_normal(&qg, &r, 0, 1);
+    op_fill_normal(&v, &r, 0, 1);
+    op_put(&v, 4, k_dim - 1, NAN);
+    op_put(&v, 3, 0, -INFINITY);
+    for (int i = 0; i < 2; i++) {
+        w[i] = op_vector(DT_F32, s->head_dim);
+        op_fill_normal(&w[i], &r, 1, 0.3);
+        q[i] = op_tensor(s->act, T, q_dim, s->gap);
+        k[i] = op_tensor(s->act, T, k_dim, s->gap);
+        for (int j = 0; j < 2; j++)
+            plane[i][j] = op_tensor(kv_dtype, PAGES * PAGE, k_dim, 0);
+    }
+    op_fill_normal(&k[0], &r, 0, 1);
+    op_put(&k[0], 2, 0, NAN);
+    op_set(&k[1], &k[0]);
+    for (int j = 0; j < 2; j++) {
+        op_fill_normal(&plane[0][j], &r, 0, 1);
+        op_set(&plane[1][j], &plane[0][j]);
+    }
+    uint64_t before[] = {op_hash(&v), op_hash(&qg)};
+    for (int i = 0; i < 2; i++) {
+        struct tensor page[2];
+        for (int j = 0; j < 2; j++)
+            page[j] = tensor_4d(plane[i][j].data, kv_dtype, PAGES, PAGE, s->kv_heads, s->head_dim);
+        struct kv_pages kv = {page[0], page[1], table, 3, op_table(table, 6)};
+        if (i) {
+            op_qk_norm_rope_append(&e->exec, q[i], k[i], qg, w[0], w[1], s->head_dim, 1e-6f,
+                                   &u.rope, &kv, v, &u.batch.b);
+        } else {
+            op_qk_norm_rope(&e->exec, q[i], k[i], qg, w[0], w[1], s->head_dim, 1e-6f, &u.rope,
+                            &u.batch.b);
+            op_kv_append(&e->exec, &kv, k[i], v, &u.batch.b);
+        }
+        op_check_ok(e);
+    }
+    if (q_dim)
+        op_check_same("queries", &q[1], &q[0]);
+    op_check_same("keys", &k[1], &k[0]);
+    op_check_same("pages of keys", &plane[1][0], &plane[0][0]);
+    op_check_same("pages of values", &plane[1][1], &plane[0][1]);
+    if (op_hash(&v) != before[0] || op_hash(&qg) != before[1])
+        OP_FAIL("an input was changed");
+    op_done();
+}
+
+TEST(qk_norm_rope_append_is_both)
+{
+    static const struct shape shapes[] = {
+        {6, 1, 256, 64, DT_BF16, 0, 1}, {24, 4, 256, 64, DT_BF16, 0, 1},
+        {6, 1, 256, 64, DT_F32, 3, 1},  {3, 3, 40, 10, DT_BF16, 1, 1},
+        {2, 1, 33, 2, DT_F32, 0, 1},    {3, 2, 512, 300, DT_BF16, 0, 1},
+        {2, 1, 260, 258, DT_F32, 0, 1}, {0, 4, 256, 64, DT_BF16, 0, 1},
+        {2, 9, 16, 0, DT_BF16, 0, 1},
+    };
+    static const enum dtype kv[] = {DT_BF16, DT_F8_E4M3, DT_F32};
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = -1; i < n; i++)
+        for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
+            for (int k = 0; k < 3; k++)
+                check_append(i < 0 ? op_ref() : &env[i], &shapes[j], kv[k]);
+}
+
 /* One head of ones, 256 wide; positions of the three axes. Changed pairs in *changed. */
 static void rotate(struct op_env *e, const int32_t pos[3], enum dtype act, struct tensor *out,
                    uint32_t *changed)

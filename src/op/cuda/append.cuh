@@ -22,36 +22,39 @@ __device__ __forceinline__ void put_value(e4m3 *p, float x)
     *p = from_float<e4m3>(x);
 }
 
+/* The first `left` of PACK values x[i]. */
+template <typename K, typename X>
+__device__ __forceinline__ void append_pack(K *to, const X &x, int64_t left, bool wide)
+{
+    K out[PACK];
+#pragma unroll
+    for (int i = 0; i < PACK; i++)
+        put_value(&out[i], x[i]);
+    if (!wide || left < PACK) {
+#pragma unroll
+        for (int i = 0; i < PACK; i++)
+            if (i < left)
+                to[i] = out[i];
+    } else if constexpr (sizeof out == 8) {
+        uint2 w;
+        memcpy(&w, out, sizeof out);
+        *(uint2 *)to = w;
+    } else {
+        uint4 w[sizeof out / 16];
+        memcpy(w, out, sizeof out);
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof out / 16); i++)
+            ((uint4 *)to)[i] = w[i];
+    }
+}
+
 /* One row of n values, by the whole block. */
 template <typename K, typename T>
 __device__ __forceinline__ void append_row(K *to, const T *from, int64_t n)
 {
     bool from_wide = is_wide(from), to_wide = is_wide(to);
-    for (int64_t c = (int64_t)threadIdx.x * PACK; c < n; c += APPEND_THREADS * PACK) {
-        pack<T, PACK> x = load_pack<PACK>(from + c, n - c, from_wide);
-        K out[PACK];
-#pragma unroll
-        for (int i = 0; i < PACK; i++)
-            put_value(&out[i], x[i]);
-        if (to_wide && n - c >= PACK) {
-            if constexpr (sizeof out == 8) {
-                uint2 w;
-                memcpy(&w, out, sizeof out);
-                *(uint2 *)(to + c) = w;
-            } else {
-                uint4 w[sizeof out / 16];
-                memcpy(w, out, sizeof out);
-#pragma unroll
-                for (int i = 0; i < (int)(sizeof out / 16); i++)
-                    ((uint4 *)(to + c))[i] = w[i];
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < PACK; i++)
-                if (i < n - c)
-                    to[c + i] = out[i];
-        }
-    }
+    for (int64_t c = (int64_t)threadIdx.x * PACK; c < n; c += APPEND_THREADS * PACK)
+        append_pack(to + c, load_pack<PACK>(from + c, n - c, from_wide), n - c, to_wide);
 }
 
 /* What a block writes to: blockIdx.y is 0 for keys, 1 for values. */

@@ -70,6 +70,8 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
 lathe_status cuda_arrange(void *stream, struct weight *const *w, size_t n, lathe_error *err);
 bool cuda_linears(void *stream, const struct linear_args *a, int n);
 bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]);
+lathe_status cuda_qk_norm_rope_append(void *stream, const struct qk_norm_rope_append_args *a,
+                                      lathe_error *err);
 /* op_linear with BF16 activations and a tiled matrix. */
 lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a, lathe_error *err);
 
