@@ -48,8 +48,7 @@ TIMED(rmsnorm, a->y, NULL)
 TIMED(linear, a->y, a->w)
 TIMED(silu_mul, a->y, NULL)
 TIMED(qk_norm_rope_append, a->norm_rope.q, NULL)
-TIMED(attention, a->q, NULL)
-TIMED(attention_gate, a->y, NULL)
+TIMED(gated_attention, a->gate.y, NULL)
 TIMED(gdn_gates, a->g, NULL)
 TIMED(causal_conv1d_silu, a->y, NULL)
 TIMED(gated_delta_rule, a->o, NULL)
@@ -178,7 +177,7 @@ static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t row
     struct backend timed = backend_cuda;
 #define USE(op) timed.op = timed_##op
     USE(embed), USE(rmsnorm), USE(linear), USE(silu_mul), USE(qk_norm_rope_append);
-    USE(attention), USE(attention_gate), USE(gdn_gates), USE(causal_conv1d_silu), USE(gated_delta_rule);
+    USE(gated_attention), USE(gdn_gates), USE(causal_conv1d_silu), USE(gated_delta_rule);
     USE(rmsnorm_gated), USE(gather_rows);
     timed.linears = timed_linears;
     timed.linear_silu_mul = timed_linear_silu_mul;

@@ -55,15 +55,13 @@ void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, str
     struct tensor q = exec_tmp(x, h.dtype, T, q_dim);
     struct tensor k = exec_tmp(x, h.dtype, T, kv_dim);
     struct tensor v = exec_tmp(x, h.dtype, T, kv_dim);
-    struct tensor o = exec_tmp(x, DT_F32, T, q_dim);
 
     op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
     op_linears(x, 3, (struct tensor[]){qg, k, v}, u,
                (const struct weight *[]){&w->q_proj, &w->k_proj, &w->v_proj});
     op_qk_norm_rope_append(x, q, k, qg, w->q_norm, w->k_norm, d->head_dim, d->rms_eps, rope, kv, v,
                            b);
-    op_attention(x, o, q, kv, 1.0f / sqrtf((float)d->head_dim), b);
-    op_attention_gate(x, q, o, qg, d->head_dim); /* rounded once, over q */
+    op_gated_attention(x, q, q, qg, kv, 1.0f / sqrtf((float)d->head_dim), b); /* over q */
     op_linear_add(x, h, q, &w->o_proj);
     exec_pop(x, mark);
 }

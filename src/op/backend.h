@@ -54,6 +54,10 @@ struct qk_norm_rope_append_args {
     struct qk_norm_rope_args norm_rope;
     struct kv_append_args append; /* the same k */
 };
+struct gated_attention_args {
+    struct attention_args attention; /* without o */
+    struct attention_gate_args gate; /* likewise */
+};
 struct gdn_gates_args {
     struct tensor g, beta, u;
     const struct weight *in_proj_a, *in_proj_b;
@@ -195,6 +199,8 @@ struct backend {
     /* Two operators at once. NULL: they are run one after the other. */
     lathe_status (*qk_norm_rope_append)(void *stream, const struct qk_norm_rope_append_args *a,
                                         lathe_error *err);
+    lathe_status (*gated_attention)(void *stream, const struct gated_attention_args *a,
+                                    lathe_error *err);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

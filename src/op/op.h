@@ -108,6 +108,11 @@ void op_attention(struct exec *x, struct tensor o, struct tensor q, const struct
 void op_attention_gate(struct exec *x, struct tensor y, struct tensor o, struct tensor qg,
                        int32_t head_dim);
 
+/* y = what op_attention_gate makes of op_attention's result and of qg, where a backend can in one go.
+ *   y [T, n_heads * head_dim] act, may be q. */
+void op_gated_attention(struct exec *x, struct tensor y, struct tensor q, struct tensor qg,
+                        const struct kv_pages *kv, float scale, const struct batch *b);
+
 /* g = -exp(A_log) * softplus(in_proj_a u + dt_bias),  beta = sigmoid(in_proj_b u)
  *   softplus(x) = x if x > 20, else log(1 + exp(x))
  *   g, beta [T, n_v_heads] F32;  u [T, hidden] act;  A_log, dt_bias F32 [n_v_heads].

@@ -235,6 +235,7 @@ bool cuda_linears(void *stream, const struct linear_args *a, int n)
     }
 OPERATORS(X)
 X(qk_norm_rope_append)
+X(gated_attention)
 #undef X
 
 #define SCRATCH(name)                                                                              \

@@ -192,6 +192,78 @@ TEST(attention_reads_e4m3)
         }
 }
 
+/* The same bits as op_attention and then op_attention_gate, over the queries too, and near ref. The table has
+ * room for so long a context that a GPU takes some 20 rows of 24 heads at a time. */
+static void check_gated(struct op_env *e, const struct shape *s, enum phase phase, int32_t pos,
+                        int32_t T, int64_t gap)
+{
+    enum { PAGES = 700 };
+    static int32_t table[PAGES];
+    static struct op_batch b;
+    struct rng r = {(uint64_t)(s->head_dim + T)};
+    int32_t used = (pos + T - 1) / s->page + 1;
+    int64_t n = s->heads * s->head_dim, width = s->kv_heads * s->head_dim;
+    struct tensor q = op_tensor(s->act, T, n, gap), qg = op_tensor(s->act, T, 2 * n, gap);
+    struct tensor o = op_tensor(DT_F32, T, n, gap), want = op_tensor(s->act, T, n, gap);
+    struct tensor y = op_tensor(s->act, T, n, gap), exact = op_tensor(s->act, T, n, 0), plane[2];
+    float scale = (float)(1 / sqrt(s->head_dim));
+    op_case("%s, %d/%d heads of %d, %s, KV %s, phase %d, %d rows at %d", e->name, s->heads,
+            s->kv_heads, s->head_dim, dtype_name(s->act), dtype_name(s->kv), (int)phase, T, pos);
+    for (int32_t i = 0; i < PAGES; i++)
+        table[i] = i < used ? used - 1 - i : -1;
+    for (int i = 0; i < 2; i++) {
+        plane[i] = op_tensor(s->kv, (int64_t)used * s->page, width, 0);
+        op_fill_normal(&plane[i], &r, 0, 1);
+    }
+    struct kv_pages kv = {tensor_4d(plane[0].data, s->kv, used, s->page, s->kv_heads, s->head_dim),
+                          tensor_4d(plane[1].data, s->kv, used, s->page, s->kv_heads, s->head_dim),
+                          table, PAGES, op_table(table, PAGES)};
+    op_fill_normal(&q, &r, 0, 1);
+    op_fill_normal(&qg, &r, 0, 2);
+    for (int32_t t = 0; t < T; t++) /* the queries beside the gates: not looked at */
+        for (int64_t i = 0; i < 2 * n; i++)
+            if (i / s->head_dim % 2 == 0)
+                op_put(&qg, t, i, NAN);
+    op_batch_begin(&b, phase);
+    op_batch_add(&b, 0, pos, T);
+    uint64_t before[] = {op_hash(&q), op_hash(&qg), op_hash(&plane[0]), op_hash(&plane[1])};
+    op_attention(&e->exec, o, q, &kv, scale, &b.b);
+    op_attention_gate(&e->exec, want, o, qg, s->head_dim);
+    op_gated_attention(&e->exec, y, q, qg, &kv, scale, &b.b);
+    op_check_ok(e);
+    op_check_same("output", &y, &want);
+    if (op_hash(&q) != before[0] || op_hash(&qg) != before[1] || op_hash(&plane[0]) != before[2] ||
+        op_hash(&plane[1]) != before[3])
+        OP_FAIL("an input was changed");
+    op_gated_attention(&op_ref()->exec, exact, q, qg, &kv, scale, &b.b);
+    op_check_ok(op_ref());
+    op_check_near("output", &y, &exact, s->act == DT_BF16 ? TOL_ATTENTION_BF16 : TOL_ATTENTION);
+    op_gated_attention(&e->exec, q, q, qg, &kv, scale, &b.b);
+    op_check_ok(e);
+    op_check_same("output over the queries", &q, &want);
+    op_done();
+}
+
+TEST(gated_attention_is_both)
+{
+    static const struct shape shapes[] = {
+        {24, 4, 256, 64, DT_BF16, DT_BF16}, {24, 4, 256, 64, DT_BF16, DT_F8_E4M3},
+        {6, 1, 64, 16, DT_BF16, DT_BF16},   {8, 2, 128, 64, DT_BF16, DT_BF16},
+        {3, 3, 40, 64, DT_F32, DT_BF16},    {2, 1, 33, 100, DT_BF16, DT_BF16},
+    };
+    int n;
+    struct op_env *e = op_envs(&n);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_gated(e, &shapes[i], PHASE_DECODE, 100, 1, 0);
+        check_gated(e, &shapes[i], PHASE_VERIFY, 100, 7, 3);
+        check_gated(e, &shapes[i], PHASE_PREFILL, 0, 1, 3);
+        if (i > 1 || !test_quick()) {
+            check_gated(e, &shapes[i], PHASE_DECODE, 100, 45, 0);
+            check_gated(e, &shapes[i], PHASE_PREFILL, 100, 45, 0);
+        }
+    }
+}
+
 /* Queries of any size over E4M3: far beyond F16, far below it, and both in one query. */
 TEST(attention_of_large_and_tiny_queries)
 {

@@ -1,6 +1,6 @@
 /* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions,
- * whose sums lie in scratch; another launch adds the splits of a row in ascending order. Prompts in BF16
- * or E4M3 need no splits: their rows are work enough. */
+ * whose sums lie in scratch; another launch adds the splits of a row in ascending order, and gates the
+ * result. Prompts in BF16 or E4M3 need no splits: their rows are work enough. */
 #include "op/cuda/attention_tiles.cuh"
 
 enum {
@@ -10,8 +10,7 @@ enum {
 
 struct attention {
     const void *q, *k, *v;
-    float *o;
-    int64_t q_stride, o_stride, k_stride, v_stride; /* elements; of k and v: from page to page */
+    int64_t q_stride, k_stride, v_stride; /* elements; of k and v: from page to page */
     const int32_t *page_table, *slot, *pos;
     const struct batch_seq *seq;
     int32_t n_seqs, pages_per_slot, page, page_shift, n_kv, group;
@@ -46,6 +45,52 @@ static __host__ __device__ __forceinline__ int32_t splits_of(int64_t n)
         return (int32_t)(80 + (n - 16384 + 1023) / 1024);
     return (int32_t)(128 + (n - 65536 + 2047) / 2048);
 }
+
+/* ---- Where results go --------------------------------------------------------------------------- */
+
+/* As they are. */
+struct plain {
+    float *o;
+    int64_t stride;
+    struct place {
+        float *o;
+        __device__ __forceinline__ float gate(int) const
+        {
+            return 0;
+        }
+        __device__ __forceinline__ void put(int d, float, float x) const
+        {
+            o[d] = x;
+        }
+    };
+    __device__ __forceinline__ struct place at(int64_t t, int64_t head, int hd) const
+    {
+        return {o + t * stride + head * hd};
+    }
+};
+
+/* Times the sigmoid of their gates, rounded. */
+template <typename Y> struct gated {
+    Y *y;
+    const Y *qg; /* per head: query, then gate */
+    int64_t y_stride, qg_stride;
+    struct place {
+        Y *y;
+        const Y *gates;
+        __device__ __forceinline__ float gate(int d) const
+        {
+            return to_float(gates[d]);
+        }
+        __device__ __forceinline__ void put(int d, float gate, float x) const
+        {
+            y[d] = from_float<Y>(x * sigmoid(gate));
+        }
+    };
+    __device__ __forceinline__ struct place at(int64_t t, int64_t head, int hd) const
+    {
+        return {y + t * y_stride + head * hd, qg + t * qg_stride + (2 * head + 1) * hd};
+    }
+};
 
 /* ---- Kernels ------------------------------------------------------------------------------------- */
 
@@ -142,8 +187,8 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
 
 /* The same of prompts: rows of PREFILL, the last ones, which see most, first. blockIdx.x: tiles of queries,
  * y: kv heads. Bound by tensor cores. */
-template <int HD, typename K>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a)
+template <int HD, typename K, typename OUT>
+__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a, OUT out)
 {
     begin_kernel();
     extern __shared__ uint4 memory[];
@@ -161,31 +206,37 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
     struct batch_seq seq = a.seq[s];
     int first = i * TILE_QUERIES, kv_head = blockIdx.y;
     n = min((int)TILE_QUERIES, n - first);
-    int64_t head = (int64_t)kv_head * a.group * HD;
+    int head = kv_head * a.group;
     for (int k = threadIdx.x; k < TILE_QUERIES; k += SPLIT_THREADS)
         sh->hi[k] = k < n ? seq.pos + (first + k) / a.group + 1 : 0;
     __syncthreads();
-    const bf16 *q = (const bf16 *)a.q + seq.first_row * a.q_stride + head;
+    const bf16 *q = (const bf16 *)a.q + seq.first_row * a.q_stride + (int64_t)head * HD;
     if constexpr (kv_tile<K>::has_factors)
         fetch_queries<HD, TILE_QUERIES>(sh->q, sh->factor, q, a.q_stride, first, n, a.group,
                                         a.wide_q, a.scale);
     else
         fetch_queries<HD, TILE_QUERIES>(sh->q, q, a.q_stride, first, n, a.group, a.wide_q);
     attention_tiles<HD>(sh, keys_of<K>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
-                        seq.pos + (first + n - 1) / a.group + 1, a.scale,
-                        a.o + seq.first_row * a.o_stride + head, a.o_stride, first, a.group);
+                        seq.pos + (first + n - 1) / a.group + 1, a.scale, out, seq.first_row, head,
+                        first, a.group);
 }
 
 /* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
-__global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attention a)
+template <typename OUT>
+__global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attention a, OUT out)
 {
     begin_kernel();
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
+    int first_dim = (int)blockIdx.y * MERGE_DIMS, d = first_dim + (int)threadIdx.x;
+    bool is_mine = threadIdx.x < MERGE_DIMS && d < a.parts.hd;
     int32_t begin[2] = {0, 0}, end[2] = {splits_of((int64_t)a.pos[t] + 1), 0};
-    split_merge<float>(a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
-                       a.parts.part + i * a.parts.n_splits,
-                       a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd,
-                       (int)blockIdx.y * MERGE_DIMS, begin, end);
+    typename OUT::place to = out.at(t, i % a.parts.heads, a.parts.hd);
+    float gate = is_mine ? to.gate(d) : 0; /* on its way while splits are read */
+    float x = split_merge(a.parts.part + i * a.parts.n_splits,
+                          a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, first_dim,
+                          begin, end);
+    if (is_mine)
+        to.put(d, gate, x);
 }
 
 /* ---- Host ---------------------------------------------------------------------------------------- */
@@ -286,30 +337,31 @@ static int32_t mma_queries(const struct attention_args *a, int32_t device)
     return a->q.dim[1] / hd / k->dim[2] <= queries ? queries : 0;
 }
 
-template <int HD, typename K>
-static void launch_prompt(struct gpu *c, const struct attention *a, int32_t tiles)
+template <int HD, typename K, typename OUT>
+static void launch_prompt(struct gpu *c, const struct attention *a, int32_t tiles, OUT out)
 {
     size_t shared = sizeof(struct tile_shared<HD, K>);
-    (void)cudaFuncSetAttribute(attention_prompt<HD, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)shared);
-    launch_next(c, attention_prompt<HD, K>, dim3((unsigned)tiles, (unsigned)a->n_kv), SPLIT_THREADS,
-                shared, *a);
+    (void)cudaFuncSetAttribute(attention_prompt<HD, K, OUT>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    launch_next(c, attention_prompt<HD, K, OUT>, dim3((unsigned)tiles, (unsigned)a->n_kv),
+                SPLIT_THREADS, shared, *a, out);
 }
 
+template <typename OUT>
 static void launch_prompts(struct gpu *c, const struct batch *b, const struct attention *a,
-                           enum dtype kv)
+                           enum dtype kv, OUT out)
 {
     int32_t tiles = 0;
     for (int32_t s = 0; s < b->n_seqs; s++)
         tiles += (b->seq[s].n_rows * a->group + TILE_QUERIES - 1) / TILE_QUERIES;
     if (kv == DT_F8_E4M3)
-        launch_prompt<256, e4m3>(c, a, tiles);
+        launch_prompt<256, e4m3>(c, a, tiles, out);
     else if (a->parts.hd == 64)
-        launch_prompt<64, bf16>(c, a, tiles);
+        launch_prompt<64, bf16>(c, a, tiles, out);
     else if (a->parts.hd == 128)
-        launch_prompt<128, bf16>(c, a, tiles);
+        launch_prompt<128, bf16>(c, a, tiles, out);
     else
-        launch_prompt<256, bf16>(c, a, tiles);
+        launch_prompt<256, bf16>(c, a, tiles, out);
 }
 
 /* The sums of all splits of a group of rows. */
@@ -336,10 +388,27 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
     launch_mma_queries(c, v, a->kv->k.dtype, queries, chunks, splits);
 }
 
-extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
-                                       lathe_error *err)
+template <typename OUT> static void launch_merge(struct gpu *c, const struct attention *a, OUT out)
 {
-    struct gpu *c = cuda_of(stream);
+    launch_next(c, attention_merge<OUT>,
+                dim3((unsigned)(a->n_rows * a->parts.heads), (unsigned)merge_blocks(a->parts.hd)),
+                SPLIT_THREADS, 0, *a, out);
+}
+
+static struct plain plain_of(const struct attention_args *a)
+{
+    return {(float *)a->o.data, a->o.stride};
+}
+
+template <typename Y> static gated<Y> gated_of(const struct attention_gate_args *a)
+{
+    return {(Y *)a->y.data, (const Y *)a->qg.data, a->y.stride, a->qg.stride};
+}
+
+/* `gate` NULL: results as they are. */
+static lathe_status run(struct gpu *c, const struct attention_args *a,
+                        const struct attention_gate_args *gate, lathe_error *err)
+{
     struct cuda_batch b;
     struct attention v = {};
     size_t need;
@@ -353,9 +422,7 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     v.q = a->q.data;
     v.k = a->kv->k.data;
     v.v = a->kv->v.data;
-    v.o = (float *)a->o.data;
     v.q_stride = a->q.stride;
-    v.o_stride = a->o.stride;
     v.k_stride = a->kv->k.stride;
     v.v_stride = a->kv->v.stride;
     v.page_table = a->kv->device_table;
@@ -379,7 +446,10 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
     size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
     v.parts.part_o = (float *)(void *)((unsigned char *)a->scratch.data + whole_lines(n_parts * 8));
     if (b.phase == PHASE_PREFILL && mma_queries(a, c->device) > 0) {
-        launch_prompts(c, a->b, &v, a->kv->k.dtype);
+        if (gate)
+            launch_prompts(c, a->b, &v, a->kv->k.dtype, gated_of<bf16>(gate));
+        else
+            launch_prompts(c, a->b, &v, a->kv->k.dtype, plain_of(a));
         return cuda_launched(c, err);
     }
     for (int64_t first = 0; first < T; first += rows) {
@@ -389,9 +459,22 @@ extern "C" lathe_status cuda_attention(void *stream, const struct attention_args
         for (int64_t t = first; t < first + v.n_rows; t++)
             last = a->b->pos[t] > last ? a->b->pos[t] : last;
         launch_splits(c, a, &v, splits_of((int64_t)last + 1));
-        launch_next(c, attention_merge,
-                    dim3((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd)),
-                    SPLIT_THREADS, 0, v);
+        if (gate)
+            WITH_ACT(gate->y.dtype, Y, launch_merge(c, &v, gated_of<Y>(gate)));
+        else
+            launch_merge(c, &v, plain_of(a));
     }
     return cuda_launched(c, err);
+}
+
+extern "C" lathe_status cuda_attention(void *stream, const struct attention_args *a,
+                                       lathe_error *err)
+{
+    return run(cuda_of(stream), a, NULL, err);
+}
+
+extern "C" lathe_status cuda_gated_attention(void *stream, const struct gated_attention_args *a,
+                                             lathe_error *err)
+{
+    return run(cuda_of(stream), &a->attention, &a->gate, err);
 }

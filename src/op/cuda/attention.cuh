@@ -513,11 +513,11 @@ static inline __host__ __device__ int merge_blocks(int hd)
 }
 
 /* Dims [first_dim, first_dim + MERGE_DIMS) of up to two runs of splits, [begin[0], end[0]) and then
- * [begin[1], end[1]), from `part` and `part_o`; o [hd]. */
-template <typename T>
-__device__ __forceinline__ void split_merge(T *o, const float2 *part, const float *part_o, int hd,
-                                            int first_dim, const int32_t begin[2],
-                                            const int32_t end[2])
+ * [begin[1], end[1]), from `part` and `part_o`; each of the first MERGE_DIMS threads gets its own, if below
+ * hd. */
+__device__ __forceinline__ float split_merge(const float2 *part, const float *part_o, int hd,
+                                             int first_dim, const int32_t begin[2],
+                                             const int32_t end[2])
 {
     __shared__ float x[MERGE_SPLITS][MERGE_DIMS], w[MERGE_SPLITS], sums[MERGE_SPLITS];
     __shared__ float warp_top[SPLIT_THREADS / 32];
@@ -556,8 +556,7 @@ __device__ __forceinline__ void split_merge(T *o, const float2 *part, const floa
                     acc = fmaf(x[s][lane], w[s], acc);
                 }
         }
-    if (tid < MERGE_DIMS && d < hd)
-        o[d] = from_float<T>(acc / sum);
+    return acc / sum;
 }
 
 /* A group of rows is cut into chunks of at most chunk_rows, each of one sequence *seq: chunk i's first

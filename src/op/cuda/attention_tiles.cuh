@@ -17,12 +17,13 @@ template <int HD, typename K> struct tile_shared {
 };
 
 /* n_queries queries, whose hi are in shared memory, and q as fetch_queries brings it. They see positions below `end` at most, and all of
- * them see those below all_hi. Query n is number first + n of the rows of o, `group` heads each. Sums, and
- * what becomes of values that are not finite, as in split_mma. SPLIT_THREADS; HD 64, 128 or 256, of E4M3 256. */
-template <int HD, typename K, typename KEYS>
+ * them see those below all_hi. Query n is number first + n of those from row t on, whose `group` heads begin at
+ * `head`: out.at gives its place, where put(d, gate(d), x) stores a result. Sums, and what becomes of values
+ * that are not finite, as in split_mma. SPLIT_THREADS; HD 64, 128 or 256, of E4M3 256. */
+template <int HD, typename K, typename KEYS, typename OUT>
 __device__ __forceinline__ void
 attention_tiles(struct tile_shared<HD, K> *sh, const KEYS &keys, int n_queries, int32_t all_hi,
-                int32_t end, float scale, float *o, int64_t o_stride, int first, int group)
+                int32_t end, float scale, const OUT &out, int64_t t, int head, int first, int group)
 {
     typedef kv_tile<K> tile;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
@@ -190,11 +191,21 @@ attention_tiles(struct tile_shared<HD, K> *sh, const KEYS &keys, int n_queries, 
         int n = warp * 16 + h * 8 + g;
         if (n >= n_queries)
             continue;
-        float *to = o + (int64_t)((first + n) / group) * o_stride + (first + n) % group * HD;
+        typename OUT::place to = out.at(t + (first + n) / group, head + (first + n) % group, HD);
 #pragma unroll
-        for (int t = 0; t < HD / 8; t++) {
-            to[tile::col_dim(t, c)] = acc[t][h * 2] * tile::weight_down / sum;
-            to[tile::col_dim(t, c + 1)] = acc[t][h * 2 + 1] * tile::weight_down / sum;
+        for (int first_tile = 0; first_tile < HD / 8; first_tile += 8) {
+            float gate[8][2]; /* loaded together: a load behind a store would wait for it */
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    gate[i][e] = to.gate(tile::col_dim(first_tile + i, c + e));
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    to.put(tile::col_dim(first_tile + i, c + e), gate[i][e],
+                           acc[first_tile + i][h * 2 + e] * tile::weight_down / sum);
         }
     }
 }

@@ -187,6 +187,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct bl
 {
     begin_kernel();
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
+    int first_dim = (int)blockIdx.y * MERGE_DIMS, d = first_dim + (int)threadIdx.x;
     struct sight w = sight_of(a, a.seq[a.seq_of[t]], t);
     int32_t begin[2] = {0, 0}, end[2] = {0, 0};
     if (w.lo < w.end) {
@@ -197,10 +198,11 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct bl
         begin[1] = a.ring_splits + w.own_lo / SPLIT;
         end[1] = a.ring_splits + (w.own_hi - 1) / SPLIT + 1;
     }
-    split_merge<Q>((Q *)a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd,
-                   a.parts.part + i * a.parts.n_splits,
-                   a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd,
-                   (int)blockIdx.y * MERGE_DIMS, begin, end);
+    float x = split_merge(a.parts.part + i * a.parts.n_splits,
+                          a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, first_dim,
+                          begin, end);
+    if (threadIdx.x < MERGE_DIMS && d < a.parts.hd)
+        ((Q *)a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd)[d] = from_float<Q>(x);
 }
 
 /* ---- Host ---------------------------------------------------------------------------------------- */

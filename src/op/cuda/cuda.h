@@ -72,6 +72,8 @@ bool cuda_linears(void *stream, const struct linear_args *a, int n);
 bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]);
 lathe_status cuda_qk_norm_rope_append(void *stream, const struct qk_norm_rope_append_args *a,
                                       lathe_error *err);
+lathe_status cuda_gated_attention(void *stream, const struct gated_attention_args *a,
+                                  lathe_error *err);
 /* op_linear with BF16 activations and a tiled matrix. */
 lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a, lathe_error *err);
 
