@@ -5,7 +5,7 @@ static void run(struct exec *x, const struct op_rows *p, const struct tensor *in
 {
     (void)in, (void)n;
     const struct weight *table = p->arg;
-    int32_t token[64];
+    int32_t token[80];
     for (int64_t t = 0; t < out[0].dim[0]; t++)
         token[t] = (int32_t)((first + t) * 37 % table->rows);
     op_embed(x, out[0], table, token);
@@ -30,6 +30,8 @@ TEST(embed_every_format)
             for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++)
                 if (hidden[i] * rows[j] <= (test_quick() ? 4000 : 40000))
                     check((enum weight_format_id)f, rows[j], hidden[i], j % 2 ? DT_F32 : DT_BF16);
+    check(WF_BF16, 65, 320, DT_BF16); /* more tokens than a kernel takes by value */
+    check(WF_BF16, 80, 33, DT_F32);
     for (int f = 0; f < WF_COUNT; f++)
         if (f != WF_NVFP4) /* of which a row is whole blocks of 16 */
             check((enum weight_format_id)f, 3, 133, DT_BF16);

@@ -87,6 +87,11 @@ TEST(top_k_ranges)
     check(2, 200, 16, 3, some, 4);
     check(2, 200, 160, 0, some, 4);
     check(2, 200, 5, 0, some, 1);
+    int32_t many[50][2]; /* more than a kernel takes by value */
+    for (int32_t i = 0; i < 50; i++)
+        many[i][0] = 4 * i, many[i][1] = 4 * i + i % 4;
+    check(2, 200, 16, 0, (const int32_t(*)[2])many, 50);
+    check(2, 200, 257, 0, (const int32_t(*)[2])many, 50);
     if (!test_quick()) {
         static const int32_t vocabulary[][2] = {{0, 248077}};
         check(2, 248320, 16, 0, vocabulary, 1);

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <stdint.h>
+#include <string.h>
 
 extern "C" {
 #include "op/cuda/cuda.h"
@@ -137,6 +138,18 @@ static inline void launch_next(struct gpu *c, void (*kernel)(P...), dim3 grid, d
     (void)cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
 
+/* A small array of the host that a kernel takes by value: it comes with the launch, where a copy would stand between
+ * two kernels. A larger one is uploaded. To be read behind begin_kernel, and passed as __grid_constant__. */
+enum { FEW = 64 };
+struct few {
+    const int32_t *there; /* NULL: in value */
+    int32_t value[FEW];
+};
+__device__ __forceinline__ int32_t few_at(const struct few &f, int64_t i)
+{
+    return f.there ? f.there[i] : f.value[i];
+}
+
 /* ---- Host side --------------------------------------------------------------------------------- */
 
 /* Runs its last argument with T the type of an activation dtype. */
@@ -161,6 +174,17 @@ static inline void launch_next(struct gpu *c, void (*kernel)(P...), dim3 grid, d
             WITH_ACT(dtype, K, __VA_ARGS__);                                                       \
         }                                                                                          \
     } while (0)
+
+/* False after a failure, which cuda_launched reports. */
+static inline bool few_of(struct gpu *c, struct few *f, const int32_t *p, int64_t n)
+{
+    f->there = NULL;
+    if (n <= FEW)
+        memcpy(f->value, p, (size_t)n * sizeof *p);
+    else
+        f->there = (const int32_t *)cuda_upload(c, p, (size_t)n * sizeof *p);
+    return n <= FEW || f->there;
+}
 
 static inline int cuda_blocks(int64_t n, int64_t per_block)
 {

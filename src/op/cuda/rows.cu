@@ -269,17 +269,18 @@ extern "C" lathe_status cuda_attention_gate(void *stream, const struct attention
 /* In units of a size that divides everything: 16 bytes, or one value. */
 template <typename U>
 static __global__ void __launch_bounds__(VALUE_THREADS)
-    gather(view<U> y, view<const U> in, const int32_t *row, int64_t n, unsigned blocks_per_row)
+    gather(view<U> y, view<const U> in, const __grid_constant__ struct few row, bool all, int64_t n,
+           unsigned blocks_per_row)
 {
     begin_kernel();
-    int64_t to = blockIdx.x / blocks_per_row, from = row ? row[to] : to;
+    int64_t to = blockIdx.x / blocks_per_row, from = all ? to : few_at(row, to);
     int64_t i = (int64_t)(blockIdx.x % blocks_per_row) * VALUE_THREADS + threadIdx.x;
     if (i < n)
         y.row(to)[i] = in.row(from)[i];
 }
 
 template <typename U>
-static void gather_units(struct gpu *c, const struct gather_rows_args *a, const int32_t *row)
+static void gather_units(struct gpu *c, const struct gather_rows_args *a, const struct few &row)
 {
     int64_t size = (int64_t)dtype_size(a->y.dtype), unit = (int64_t)sizeof(U);
     view<U> y = {(U *)a->y.data, a->y.stride * size / unit};
@@ -287,7 +288,8 @@ static void gather_units(struct gpu *c, const struct gather_rows_args *a, const 
     int64_t n = a->y.dim[1] * size / unit;
     int per_row = cuda_blocks(n, VALUE_THREADS), blocks = (int)a->y.dim[0] * per_row;
     if (blocks > 0)
-        launch_next(c, gather<U>, blocks, VALUE_THREADS, 0, y, in, row, n, (unsigned)per_row);
+        launch_next(c, gather<U>, blocks, VALUE_THREADS, 0, y, in, row, a->row == NULL, n,
+                    (unsigned)per_row);
 }
 
 extern "C" lathe_status cuda_gather_rows(void *stream, const struct gather_rows_args *a,
@@ -295,12 +297,9 @@ extern "C" lathe_status cuda_gather_rows(void *stream, const struct gather_rows_
 {
     struct gpu *c = cuda_of(stream);
     int64_t size = (int64_t)dtype_size(a->y.dtype);
-    const int32_t *row = NULL;
-    if (a->row) {
-        row = (const int32_t *)cuda_upload(c, a->row, (size_t)a->y.dim[0] * sizeof *row);
-        if (!row)
-            return cuda_launched(c, err);
-    }
+    struct few row = {};
+    if (a->row && !few_of(c, &row, a->row, a->y.dim[0]))
+        return cuda_launched(c, err);
     if (is_wide(a->y.data) && is_wide(a->in.data) && a->y.stride * size % 16 == 0 &&
         a->in.stride * size % 16 == 0 && a->y.dim[1] * size % 16 == 0)
         gather_units<uint4>(c, a, row);

@@ -23,7 +23,7 @@ struct top_k {
     float *value;
     int32_t *id;
     int64_t logits_stride, value_stride, id_stride, n;
-    const int32_t (*range)[2];
+    struct few range; /* begin and end of each */
     int32_t n_ranges;
     int32_t k;
     int64_t first_chunk, n_chunks;
@@ -125,7 +125,7 @@ __device__ __forceinline__ uint32_t in_ranges(const struct top_k &a, int64_t chu
 {
     uint32_t in = 0;
     for (int32_t r = 0; r < a.n_ranges; r++) {
-        int64_t begin = a.range[r][0], end = a.range[r][1];
+        int64_t begin = few_at(a.range, 2 * r), end = few_at(a.range, 2 * r + 1);
         if (end <= chunk || begin >= chunk + CHUNK)
             continue;
         if (begin <= chunk && end >= chunk + CHUNK)
@@ -140,7 +140,8 @@ __device__ __forceinline__ uint32_t in_ranges(const struct top_k &a, int64_t chu
 }
 
 /* A block a row and chunk: 16 KB read once. */
-static __global__ void __launch_bounds__(THREADS) best_of_chunk(struct top_k a)
+static __global__ void __launch_bounds__(THREADS)
+    best_of_chunk(const __grid_constant__ struct top_k a)
 {
     begin_kernel();
     __shared__ key list[LIST];
@@ -193,7 +194,8 @@ __device__ __forceinline__ void put_best(const struct top_k &a, int64_t t, int64
 }
 
 /* A block a row. */
-static __global__ void __launch_bounds__(MERGE_THREADS) best_of_chunks(struct top_k a)
+static __global__ void __launch_bounds__(MERGE_THREADS)
+    best_of_chunks(const __grid_constant__ struct top_k a)
 {
     begin_kernel();
     __shared__ key list[LIST];
@@ -219,7 +221,8 @@ static __global__ void __launch_bounds__(MERGE_THREADS) best_of_chunks(struct to
 }
 
 /* Larger k than the lists hold: a block a row reads it k times. */
-static __global__ void __launch_bounds__(MERGE_THREADS) best_one_by_one(struct top_k a)
+static __global__ void __launch_bounds__(MERGE_THREADS)
+    best_one_by_one(const __grid_constant__ struct top_k a)
 {
     begin_kernel();
     int64_t t = blockIdx.x;
@@ -228,8 +231,9 @@ static __global__ void __launch_bounds__(MERGE_THREADS) best_one_by_one(struct t
     for (int32_t k = 0; k < a.k; k++) {
         key mine = 0;
         for (int32_t r = 0; r < a.n_ranges && last; r++)
-            for (int64_t c = a.range[r][0] + (int64_t)threadIdx.x; c < a.range[r][1];
-                 c += MERGE_THREADS) {
+            for (int64_t c = few_at(a.range, 2 * r) + (int64_t)threadIdx.x,
+                         end = few_at(a.range, 2 * r + 1);
+                 c < end; c += MERGE_THREADS) {
                 key x = is_candidate(row[c]) ? key_of(row[c], c) : 0;
                 mine = x < last && x > mine ? x : mine;
             }
@@ -260,7 +264,6 @@ extern "C" lathe_status cuda_top_k(void *stream, const struct top_k_args *a, lat
 {
     struct gpu *c = cuda_of(stream);
     int64_t T = a->value.dim[0];
-    size_t bytes = (size_t)a->n_ranges * sizeof *a->range;
     struct top_k p = {
         .logits = (const float *)a->logits.data,
         .value = (float *)a->value.data,
@@ -274,8 +277,7 @@ extern "C" lathe_status cuda_top_k(void *stream, const struct top_k_args *a, lat
         .best = (key *)a->scratch.data,
     };
     if (a->n_ranges > 0) {
-        p.range = (const int32_t(*)[2])cuda_upload(c, a->range, bytes);
-        if (!p.range)
+        if (!few_of(c, &p.range, a->range[0], 2 * (int64_t)a->n_ranges))
             return cuda_launched(c, err);
         p.first_chunk = a->range[0][0] / CHUNK;
         p.n_chunks = chunks_of(a->range[a->n_ranges - 1][1]) - p.first_chunk;
