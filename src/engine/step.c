@@ -34,7 +34,7 @@ static size_t tensor_bytes(const struct tensor *t)
 static size_t output_bytes(const struct step *s)
 {
     return tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits) +
-           tensor_bytes(&s->best) + tensor_bytes(&s->shadow);
+           tensor_bytes(&s->shadow);
 }
 
 /* The best of the rows of `head`: values in the first half of `best`, ids in the second. */
@@ -106,17 +106,15 @@ lathe_status step_open(struct step *s, const struct step_options *o, struct regi
     s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
     s->head = s->logits;
     s->head.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
-    s->best.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
-    s->shadow.data = (unsigned char *)s->best.data + tensor_bytes(&s->best);
+    s->shadow.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
     s->logits.data = s->head.data;
-    if (!o->backend->is_host) {
+    if (!o->backend->is_host)
         st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_bytes(&s->logits), err);
-        if (!st)
-            st = o->backend->alloc_host(o->stream, &s->best_room, tensor_bytes(&s->best), err);
-        if (st) {
-            step_close(s);
-            return st;
-        }
+    if (!st)
+        st = o->backend->alloc_host(o->stream, &s->best.data, tensor_bytes(&s->best), err);
+    if (st) {
+        step_close(s);
+        return st;
     }
     size_t n = (size_t)o->max_rows;
     s->token = malloc(n * sizeof *s->token);
@@ -138,8 +136,8 @@ void step_close(struct step *s)
 {
     if (s->logits.data && s->logits.data != s->head.data)
         s->o.backend->free_host(s->o.stream, s->logits.data);
-    if (s->best_room)
-        s->o.backend->free_host(s->o.stream, s->best_room);
+    if (s->best.data)
+        s->o.backend->free_host(s->o.stream, s->best.data);
     free(s->token);
     free(s->slot);
     free(s->pos);
@@ -263,11 +261,10 @@ lathe_status step_best(struct step *s, const int32_t *row, int32_t n, int32_t n_
                        lathe_error *err)
 {
     struct tensor head = tensor_rows(s->head, 0, n);
-    struct tensor both = tensor_2d(s->best.data, DT_I32, 2, (int64_t)n * n_best);
     exec_begin(&s->x);
     forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
     best_of(&s->x, s, head, n_best);
-    s->best_host = exec_fetch(&s->x, &both, s->best_room);
+    exec_wait(&s->x);
     s->n_best = n_best;
     s->n_best_rows = n;
     return exec_end(&s->x, err);
@@ -277,8 +274,8 @@ struct logits_best step_best_of(const struct step *s, int32_t i)
 {
     struct logits_best best = {.n = s->n_best};
     if (best.n > 0) {
-        best.value = (const float *)s->best_host + (ptrdiff_t)i * best.n;
-        best.id = s->best_host + ((ptrdiff_t)s->n_best_rows + i) * best.n;
+        best.value = (const float *)s->best.data + (ptrdiff_t)i * best.n;
+        best.id = (const int32_t *)s->best.data + ((ptrdiff_t)s->n_best_rows + i) * best.n;
     }
     return best;
 }

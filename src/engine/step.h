@@ -40,11 +40,10 @@ struct step {
     struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
     struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32, memory of the host */
     struct tensor head;    /* the same where the backend computes them */
-    /* Values, then ids, of step_best, [rows of head, SAMPLE_MAX_BEST] of each. */
-    struct tensor best;
+    struct tensor
+        best; /* [rows of head, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators write:
+                         * values, then ids, of step_best */
     int32_t n_best, n_best_rows;       /* of the last step_best; 0 after step_logits */
-    const int32_t *best_host;          /* where the host reads them */
-    void *best_room;                   /* for a copy; NULL where it reads them in place */
     int32_t *token, *slot, *pos, *row; /* [max_rows] */
     int32_t (*rope_pos)[3];
     struct batch_seq *seq; /* [max_seqs] */

@@ -171,7 +171,7 @@ struct backend {
      * "loading" from the caller's thread; `progress` may be NULL. */
     lathe_status (*load)(void *stream, struct pool *pool, const struct load *load, size_t n,
                          lathe_progress_fn progress, void *progress_ctx, lathe_error *err);
-    /* Memory as from alloc, but of the host: copies reach it fastest and operators may read it. */
+    /* Memory as from alloc, but of the host: copies reach it fastest, and operators may read and write it. */
     lathe_status (*alloc_host)(void *stream, void **p, size_t bytes, lathe_error *err);
     void (*free_host)(void *stream, void *p);
     /* Is memory from alloc the host's own? If not, host code reaches it through copies only. */

@@ -100,6 +100,13 @@ const void *exec_fetch(struct exec *x, const struct tensor *t, void *room)
     return room;
 }
 
+void exec_wait(struct exec *x)
+{
+    lathe_error err;
+    if (!x->status && !x->planning && x->backend->wait(x->stream, &err))
+        exec_fail(x, err.status, "%s", err.message);
+}
+
 void exec_put(struct exec *x, const struct tensor *t, const void *values)
 {
     if (!x->status && !x->planning)

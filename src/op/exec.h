@@ -51,6 +51,9 @@ struct tensor exec_tmp(struct exec *x, enum dtype dtype, int64_t rows, int64_t c
  * many bytes. Waits for the work so far. NULL after a failure and while planning. */
 const void *exec_fetch(struct exec *x, const struct tensor *t, void *room);
 
+/* Waits for the work so far: the host may read what operators wrote to memory from alloc_host. */
+void exec_wait(struct exec *x);
+
 /* Copies values of the host, which are read before it returns, to a dense tensor. */
 void exec_put(struct exec *x, const struct tensor *t, const void *values);
 

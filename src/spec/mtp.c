@@ -39,8 +39,8 @@ struct drafter {
     struct tensor out;    /* [n_slots, hidden] act: what mtp_step makes of them */
     struct tensor logits; /* [n_slots, vocab] F32 */
     float *host_logits;   /* the same for the host; NULL where it reads them in place */
-    struct tensor best;   /* [n_slots, 2 * SAMPLE_MAX_BEST] I32: values, then ids, of the best */
-    int32_t *host_best;   /* as host_logits */
+    struct tensor best;   /* [n_slots, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators
+                           * write: values, then ids, of the best */
 
     /* The batch's arrays, and rows to gather. */
     int32_t *token, *slot_of, *pos, *row; /* [max_rows] */
@@ -152,24 +152,20 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     if (!st)
         st = region_take(r, &memory,
                          d->workspace_bytes + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
-                             tensor_bytes(&d->logits) + tensor_bytes(&d->best),
+                             tensor_bytes(&d->logits),
                          err);
     if (st || r->measuring)
         return st;
     unsigned char *at = cut(&d->in, (unsigned char *)memory + d->workspace_bytes);
     at = cut(&d->out, at);
-    at = cut(&d->logits, at);
-    (void)cut(&d->best, at);
+    (void)cut(&d->logits, at);
     exec_init(&d->x, d->o.backend, d->o.stream, memory, d->workspace_bytes);
-    if (d->o.backend->is_host)
-        return LATHE_OK;
-    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
-    if (st)
+    st = d->o.backend->alloc_host(d->o.stream, &d->best.data, tensor_bytes(&d->best), err);
+    if (st || d->o.backend->is_host)
         return st;
-    d->host_logits = host;
-    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->best), err);
+    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
     if (!st)
-        d->host_best = host;
+        d->host_logits = host;
     return st;
 }
 
@@ -204,8 +200,8 @@ static void mtp_close(struct drafter *d)
     kv_cache_close(&d->kv);
     if (d->host_logits)
         d->o.backend->free_host(d->o.stream, d->host_logits);
-    if (d->host_best)
-        d->o.backend->free_host(d->o.stream, d->host_best);
+    if (d->best.data)
+        d->o.backend->free_host(d->o.stream, d->best.data);
     free(d->slot);
     free(d->token);
     free(d->slot_of);
@@ -298,9 +294,12 @@ static void batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_
 static void keep(struct drafter *d, int32_t slot, int32_t pos, struct tensor hidden)
 {
     int32_t n = (int32_t)hidden.dim[0];
-    for (int32_t i = n > N_KEPT ? n - N_KEPT : 0; i < n; i++)
-        op_gather_rows(&d->x, tensor_rows(d->kept, kept_row(slot, pos + i), 1),
-                       tensor_rows(hidden, i, 1), NULL);
+    for (int32_t i = n > N_KEPT ? n - N_KEPT : 0, run; i < n; i += run) {
+        run = N_KEPT - (pos + i) % N_KEPT; /* to the end of the slot's rows */
+        run = run < n - i ? run : n - i;
+        op_gather_rows(&d->x, tensor_rows(d->kept, kept_row(slot, pos + i), run),
+                       tensor_rows(hidden, i, run), NULL);
+    }
 }
 
 static lathe_status mtp_committed(struct drafter *d, const struct committed *r, lathe_error *err)
@@ -348,11 +347,26 @@ static int32_t most_of(const struct drafter *d, const struct draft_request *r)
     return most < room ? most : room;
 }
 
+/* The hidden states that draft i of n proposals begins with: where they are, if they lie there in order, else
+ * in d->in. */
+static struct tensor gathered(struct drafter *d, int32_t i, int32_t n)
+{
+    struct tensor in = tensor_rows(d->in, 0, n), from = i == 0 ? d->kept : d->out;
+    int32_t first = i == 0 ? d->row[0] : 0;
+    for (int32_t j = 0; j < n; j++)
+        if (d->row[j] != first + j) {
+            op_gather_rows(&d->x, in, from, d->row);
+            return in;
+        }
+    return tensor_rows(from, first, n);
+}
+
 /* What the host has of the logits of live proposals: the n_best best ids of each, or, where n_best is 0, all. */
 struct drawn {
     int32_t n_best;
-    const float *logits;       /* [n_live, vocab] */
-    const int32_t *value, *id; /* [n_live, n_best] */
+    const float *logits; /* [n_live, vocab] */
+    const float *value;  /* [n_live, n_best] */
+    const int32_t *id;
 };
 
 /* How many of the best ids the choices of all live proposals take; 0: whole rows. */
@@ -382,19 +396,19 @@ static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, str
             return st;
     }
     struct kv_pages pages = kv_cache_layer(&d->kv, 0);
-    struct tensor in = tensor_rows(d->in, 0, n_live), out = tensor_rows(d->out, 0, n_live);
+    struct tensor out = tensor_rows(d->out, 0, n_live);
     exec_begin(&d->x);
-    op_gather_rows(&d->x, in, i == 0 ? d->kept : d->out, d->row);
+    struct tensor in = gathered(d, i, n_live);
     mtp_step(&d->x, d->o.model, &d->batch, &pages, &d->rope, in, out);
     struct tensor rows = tensor_rows(d->logits, 0, n_live);
     forward_logits(&d->x, d->o.model, rows, out, NULL);
     int32_t n_best = n_best_of(d, n_live);
     *from = (struct drawn){.n_best = n_best};
     if (n_best > 0) {
-        struct tensor both = tensor_2d(d->best.data, DT_I32, 2, (int64_t)n_live * n_best);
         best_of(&d->x, d, rows, n_best);
-        from->value = exec_fetch(&d->x, &both, d->host_best);
-        from->id = from->value ? from->value + both.dim[1] : NULL;
+        exec_wait(&d->x);
+        from->value = d->best.data;
+        from->id = (const int32_t *)d->best.data + (int64_t)n_live * n_best;
     } else {
         from->logits = exec_fetch(&d->x, &rows, d->host_logits);
     }
@@ -420,7 +434,7 @@ static bool choose(struct drafter *d, int32_t j, const struct drawn *from)
     struct draft_law *law = r->law ? &r->law[r->n] : NULL;
     int32_t id, n = from->n_best;
     if (n > 0) {
-        const struct logits_best best = {n, (const float *)(from->value + (int64_t)j * n),
+        const struct logits_best best = {n, from->value + (int64_t)j * n,
                                          from->id + (int64_t)j * n};
         if (sampler_pick_best(r->sampler, d->o.scratch, &best, r->draft, r->n, &id)) {
             r->draft[r->n++] = id;
