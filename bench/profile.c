@@ -1,6 +1,8 @@
-/* Where a step's time goes on the GPU: each operator of one pass over a model, by its own clock.
- *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill]
- *           [--kv bf16|fp8] */
+/* Where a step's time goes on the GPU: each operator of one pass over a model, or of a drafter's proposal, by its
+ * own clock.
+ *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill|draft]
+ *           [--kv bf16|fp8] [--spec mtp|dflash2] [--draft-model DIR]
+ * In phase draft, rows are drafts, --spec tells the drafter, and --draft-model a checkpoint of its own. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +49,7 @@ TIMED(embed, a->y, NULL)
 TIMED(rmsnorm, a->y, NULL)
 TIMED(linear, a->y, a->w)
 TIMED(silu_mul, a->y, NULL)
+TIMED(qk_norm_rope, a->q, NULL)
 TIMED(qk_norm_rope_append, a->norm_rope.q, NULL)
 TIMED(gated_attention, a->gate.y, NULL)
 TIMED(gdn_gates, a->g, NULL)
@@ -54,6 +57,21 @@ TIMED(causal_conv1d_silu, a->y, NULL)
 TIMED(gated_delta_rule, a->o, NULL)
 TIMED(rmsnorm_gated, a->y, NULL)
 TIMED(gather_rows, a->y, NULL)
+TIMED(block_conv, a->y, NULL)
+TIMED(block_attention, a->o, NULL)
+TIMED(top_k, a->value, NULL)
+TIMED(pair_scores, a->y, NULL)
+
+/* What the host waits for. */
+static int n_fetches;
+static size_t fetched_bytes;
+static lathe_status counted_copy_out(void *stream, void *dst, const void *src, size_t bytes,
+                                     lathe_error *err)
+{
+    n_fetches++;
+    fetched_bytes += bytes;
+    return backend_cuda.copy_out(stream, dst, src, bytes, err);
+}
 
 /* Launches that serve several matrices, if they do: noted as one of all their rows. */
 static bool end_joint(bool done)
@@ -135,6 +153,7 @@ struct opened {
     struct memory memory;
     struct state state;
     struct step step;
+    struct id_set ids; /* all */
     void *stream;
 };
 
@@ -167,20 +186,29 @@ static void run(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
     add_rows(o, phase, pos, rows);
     must(step_run(&o->step, &err), &err);
     if (phase != PHASE_PREFILL)
-        must(step_logits(&o->step, NULL, rows, &err), &err);
+        must(step_best(&o->step, NULL, rows, 1, &err), &err);
+}
+
+/* The backend whose operators are timed. */
+static struct backend timed_backend(void)
+{
+    struct backend timed = backend_cuda;
+#define USE(op) timed.op = timed_##op
+    USE(embed), USE(rmsnorm), USE(linear), USE(silu_mul), USE(qk_norm_rope);
+    USE(qk_norm_rope_append), USE(gated_attention), USE(gdn_gates), USE(causal_conv1d_silu);
+    USE(gated_delta_rule), USE(rmsnorm_gated), USE(gather_rows), USE(block_conv);
+    USE(block_attention), USE(top_k), USE(pair_scores);
+    timed.linears = timed_linears;
+    timed.linear_silu_mul = timed_linear_silu_mul;
+    timed.copy_out = counted_copy_out;
+    return timed;
 }
 
 static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t rows)
 {
     enum { REPEATS = 5, TIMES = 30 };
     lathe_error err;
-    struct backend timed = backend_cuda;
-#define USE(op) timed.op = timed_##op
-    USE(embed), USE(rmsnorm), USE(linear), USE(silu_mul), USE(qk_norm_rope_append);
-    USE(gated_attention), USE(gdn_gates), USE(causal_conv1d_silu), USE(gated_delta_rule);
-    USE(rmsnorm_gated), USE(gather_rows);
-    timed.linears = timed_linears;
-    timed.linear_silu_mul = timed_linear_silu_mul;
+    struct backend timed = timed_backend();
     int times = phase == PHASE_PREFILL ? 3 : TIMES;
     for (int i = 0; i < 3; i++)
         run(o, phase, pos, rows);
@@ -200,6 +228,107 @@ static void profile(struct opened *o, enum phase phase, int32_t pos, int32_t row
     print_lines(REPEATS);
 }
 
+/* A drafter over the model, and a request that it drafts for. Its backend is timed while `now` is that. */
+struct drafting {
+    const struct drafter_ops *ops;
+    struct drafter *d;
+    struct drafter_info info;
+    struct backend now;
+    struct sample_scratch scratch;
+    struct sampler *sampler;
+    int32_t n; /* tokens it has been told of */
+};
+
+static void draft_open(struct drafting *g, struct opened *o, const char *spec, const char *dir,
+                       int32_t n_ctx, enum dtype kv)
+{
+    static const lathe_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    lathe_error err;
+    int32_t vocab = o->model.dims.vocab;
+    *g = (struct drafting){.ops = drafter_named(spec), .now = backend_cuda};
+    if (!g->ops) {
+        fprintf(stderr, "profile: there is no drafter %s; there are %s\n", spec, drafter_names());
+        exit(2);
+    }
+    must(sample_scratch_init(&g->scratch, vocab, &err), &err);
+    struct sampler_options so = {.sampling = &greedy, .ids = &o->ids};
+    must(sampler_open(&g->sampler, &so, &err), &err);
+    struct drafter_options d = {.model = &o->model,
+                                .backend = &g->now,
+                                .stream = o->stream,
+                                .ids = &o->ids,
+                                .scratch = &g->scratch,
+                                .act = DT_BF16,
+                                .kv = kv,
+                                .n_slots = 1,
+                                .n_ctx = n_ctx,
+                                .max_rows = 512,
+                                .dir = dir};
+    must(drafter_open(g->ops, &g->d, &d, &o->memory, &err), &err);
+    g->ops->info(g->d, &g->info);
+}
+
+/* Tells it of rows of zeros, up to n tokens. */
+static void draft_feed(struct drafting *g, struct opened *o, int32_t n)
+{
+    enum { ROWS = 512 };
+    static int32_t token[ROWS];
+    lathe_error err;
+    void *memory;
+    int64_t width = o->model.dims.hidden * (int64_t)(1 + g->info.n_taps);
+    must(backend_cuda.alloc(o->stream, &memory, (size_t)width * ROWS * 2, &err), &err);
+    while (g->n < n) {
+        int32_t k = n - g->n < ROWS ? n - g->n : ROWS;
+        struct committed c = {.slot = 0,
+                              .pos = g->n,
+                              .n = k,
+                              .token = token,
+                              .hidden = tensor_2d(memory, DT_BF16, k, o->model.dims.hidden),
+                              .feature = tensor_2d(memory, DT_BF16, k,
+                                                   o->model.dims.hidden * (int64_t)g->info.n_taps)};
+        must(g->ops->committed(g->d, &c, &err), &err);
+        g->n += k;
+    }
+    must(backend_cuda.wait(o->stream, &err), &err);
+    backend_cuda.free(o->stream, memory);
+}
+
+static int32_t draft_run(struct drafting *g, int32_t most)
+{
+    static int32_t history[MAX_ROWS * 8];
+    lathe_error err;
+    struct draft_request r = {
+        .pos = g->n, .anchor = 17, .most = most, .sampler = g->sampler, .history = history};
+    must(g->ops->propose(g->d, &r, 1, &err), &err);
+    return r.n;
+}
+
+static void profile_draft(struct drafting *g, struct opened *o, int32_t most)
+{
+    enum { REPEATS = 5, TIMES = 30 };
+    lathe_error err;
+    int32_t n = 0;
+    for (int i = 0; i < 3; i++)
+        n = draft_run(g, most);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    double began = clock_ms();
+    for (int i = 0; i < TIMES; i++)
+        (void)draft_run(g, most);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    double wall = (clock_ms() - began) / TIMES;
+    n_calls = n_fetches = 0;
+    fetched_bytes = 0;
+    g->now = timed_backend();
+    for (int i = 0; i < REPEATS; i++)
+        (void)draft_run(g, most);
+    must(backend_cuda.wait(o->stream, &err), &err);
+    g->now = backend_cuda;
+    printf("%d drafts of %s at %d: %.3f ms a proposal, %d operators, %d waits for %zu bytes\n", n,
+           g->ops->name, g->n, wall, n_calls / REPEATS, n_fetches / REPEATS,
+           fetched_bytes / REPEATS);
+    print_lines(REPEATS);
+}
+
 static int numbers(const char *s, int32_t *out, int most)
 {
     int n = 0;
@@ -211,6 +340,7 @@ static int numbers(const char *s, int32_t *out, int most)
 int main(int argc, char **argv)
 {
     const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify", *kv = "bf16";
+    const char *spec = "dflash2", *draft_dir = NULL;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc) {
             fprintf(stderr, "profile: %s: a value is missing\n", argv[i]);
@@ -225,8 +355,15 @@ int main(int argc, char **argv)
             phase = argv[i + 1];
         else if (strcmp(argv[i], "--kv") == 0)
             kv = argv[i + 1];
+        else if (strcmp(argv[i], "--spec") == 0)
+            spec = argv[i + 1];
+        else if (strcmp(argv[i], "--draft-model") == 0)
+            draft_dir = argv[i + 1];
         else {
-            fprintf(stderr, "profile: %s: expected -m, --rows, --ctx, --phase, --kv\n", argv[i]);
+            fprintf(stderr,
+                    "profile: %s: expected -m, --rows, --ctx, --phase, --kv, --spec, "
+                    "--draft-model\n",
+                    argv[i]);
             return 2;
         }
     }
@@ -263,11 +400,23 @@ int main(int argc, char **argv)
                               .backend = &backend_cuda,
                               .stream = o.stream,
                               .max_rows = most,
-                              .max_seqs = 1};
+                              .max_seqs = 1,
+                              .ids = &o.ids};
+    must(id_set_init(&o.ids, o.model.dims.vocab, NULL, &err), &err);
     must(step_open(&o.step, &to, &o.memory.workspace, &err), &err);
     for (int i = 0; i < MAX_CALLS; i++) {
         (void)cudaEventCreate(&call[i].begin);
         (void)cudaEventCreate(&call[i].end);
+    }
+    if (strcmp(phase, "draft") == 0) {
+        static struct drafting g;
+        draft_open(&g, &o, spec, draft_dir, last + most + 64, so.kv);
+        for (int i = 0; i < n_at; i++) { /* ascending */
+            draft_feed(&g, &o, at[i] > 0 ? at[i] : 1);
+            for (int k = 0; k < n_T; k++)
+                profile_draft(&g, &o, T[k]);
+        }
+        return 0;
     }
     for (int i = 0; i < n_at; i++)
         for (int k = 0; k < n_T; k++)
