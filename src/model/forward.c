@@ -15,7 +15,6 @@ static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *
     const struct gdn_layer *w = &l->gdn;
     int64_t T = b->n_rows;
     size_t mark = exec_push(x);
-    struct tensor u = exec_tmp(x, h.dtype, T, d->hidden);
     struct record_layer r; /* q | k | v before and after the convolution, log decay g <= 0, beta */
     if (record)
         r = *record;
@@ -25,16 +24,13 @@ static void gdn_mixer(struct exec *x, const struct dims *d, const struct layer *
                                   .g = exec_tmp(x, DT_F32, T, d->n_v_heads),
                                   .beta = exec_tmp(x, DT_F32, T, d->n_v_heads)};
     struct tensor z = exec_tmp(x, h.dtype, T, d->v_dim);
-    struct tensor o = exec_tmp(x, DT_F32, T, d->v_dim); /* rounded once, after the gated norm */
+    struct gdn_projected p = {.mixed = r.mixed, .z = z, .g = r.g, .beta = r.beta};
+    struct gdn_inputs in = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_a,
+                            &w->in_proj_b,   w->A_log,      w->dt_bias};
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
 
-    op_rmsnorm(x, u, h, l->input_layernorm, d->rms_eps);
-    op_gdn_gates(x, r.g, r.beta, u, &w->in_proj_a, &w->in_proj_b, w->A_log, w->dt_bias);
-    op_linears(x, 2, (struct tensor[]){r.mixed, z}, u,
-               (const struct weight *[]){&w->in_proj_qkv, &w->in_proj_z});
-    op_causal_conv1d_silu(x, r.qkv, r.mixed, w->conv1d, tail, b);
-    op_gated_delta_rule(x, o, r.qkv, r.g, r.beta, S, &heads, b);
-    op_rmsnorm_gated(x, z, o, z, w->norm, d->rms_eps); /* F32 in, act out, over z */
+    op_gdn_project(x, &p, h, l->input_layernorm, d->rms_eps, &in);
+    op_gdn_mix(x, z, r.qkv, &p, w->conv1d, w->norm, d->rms_eps, tail, S, &heads, b); /* over z */
     op_linear_add(x, h, z, &w->out_proj);
     exec_pop(x, mark);
 }

@@ -90,6 +90,15 @@ struct rmsnorm_gated_args {
     struct tensor y, o, z, w;
     float eps;
 };
+struct gdn_mix_args {
+    struct tensor y, qkv;
+    const struct gdn_projected *in;
+    struct tensor conv, norm;
+    float eps;
+    struct tensor tail, S;
+    struct gdn_heads heads;
+    const struct batch *b;
+};
 struct gather_rows_args {
     struct tensor y, in;
     const int32_t *row;
@@ -201,6 +210,11 @@ struct backend {
                                         lathe_error *err);
     lathe_status (*gated_attention)(void *stream, const struct gated_attention_args *a,
                                     lathe_error *err);
+    /* linears, and the gates of the same input. NULL: it never can. */
+    bool (*linears_gates)(void *stream, const struct linear_args *a, int n,
+                          const struct gdn_gates_args *gates);
+    /* The operators of op_gdn_mix in one. NULL: it never can. */
+    bool (*gdn_mix)(void *stream, const struct gdn_mix_args *a);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

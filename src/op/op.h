@@ -176,6 +176,30 @@ void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in,
 void op_rmsnorm_gated(struct exec *x, struct tensor y, struct tensor o, struct tensor z,
                       struct tensor w, float eps);
 
+/* What a Gated DeltaNet layer makes of its rows before their order matters. */
+struct gdn_projected {
+    struct tensor mixed;   /* [T, n_k_heads * dk | n_k_heads * dk | n_v_heads * dv] act: q, k, v */
+    struct tensor z;       /* [T, n_v_heads * dv] act: the output's gate */
+    struct tensor g, beta; /* [T, n_v_heads] F32 */
+};
+struct gdn_inputs {
+    const struct weight *in_proj_qkv, *in_proj_z, *in_proj_a, *in_proj_b;
+    struct tensor A_log, dt_bias; /* F32 [n_v_heads] */
+};
+
+/* With u = op_rmsnorm(h): mixed and z as op_linears, g and beta as op_gdn_gates give them, where a backend can in
+ * one go.  h [T, hidden] act. */
+void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct tensor h,
+                    struct tensor norm, float eps, const struct gdn_inputs *w);
+
+/* y = op_rmsnorm_gated(op_gated_delta_rule(op_causal_conv1d_silu(mixed)), z), where a backend can in one go;
+ * tail and S advance as these operators say.
+ *   y [T, n_v_heads * dv] act, may be z;  conv F32 [channels, taps], norm F32 [dv]
+ *   qkv, as mixed: the rows after the convolution in VERIFY, undefined in other phases. */
+void op_gdn_mix(struct exec *x, struct tensor y, struct tensor qkv, const struct gdn_projected *in,
+                struct tensor conv, struct tensor norm, float eps, struct tensor tail,
+                struct tensor S, const struct gdn_heads *heads, const struct batch *b);
+
 /* A convolution over the rows of a block, its kernel the sum of a fixed one and one computed for the row:
  *   y[t,c] = sum_j (base[j,c] + delta[t, j * groups + c / (n / groups)]) * in[t - j, c]
  * over the taps j = 0, 1 ... that reach no row before t's block; rows [i * block, (i + 1) * block) are a

@@ -76,6 +76,11 @@ __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+__device__ __forceinline__ float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
 /* ---- Reductions: the order of the additions depends on the block's size only ---------------------- */
 
 template <typename X> __device__ __forceinline__ X warp_sum(X x)

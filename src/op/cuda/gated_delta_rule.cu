@@ -7,7 +7,7 @@
  *
  * One reduction a row serves both products, since o = S'^T q^ with S' = decay S + k^ d^T is
  * decay S^T q^ + (k^ . q^) d. */
-#include "op/cuda/cuda.cuh"
+#include "op/cuda/gated_delta_rule.cuh"
 
 enum {
     WARPS = 4,
@@ -26,13 +26,6 @@ struct delta {
     const struct batch_seq *seq;
     bool store;  /* S is advanced */
     bool wide_S; /* four columns of S in one access */
-};
-
-/* What consumers need of some rows. */
-template <int PER_LANE, int ROWS> struct rows {
-    float q[ROWS][16 * PER_LANE], k[ROWS][16 * PER_LANE]; /* zero from dk on */
-    float v[ROWS][COLS];
-    float4 scalars[ROWS]; /* decay, beta, k^ . q^ */
 };
 
 /* Four values from i of n, zero behind the last. */
@@ -57,19 +50,11 @@ template <> __device__ __forceinline__ float4 four(const bf16 *p, int i, int n, 
                        i + 2 < n ? to_float(p[i + 2]) : 0, i + 3 < n ? to_float(p[i + 3]) : 0);
 }
 
-__device__ __forceinline__ float dot4(float4 a, float4 b, float sum)
-{
-    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
-}
-__device__ __forceinline__ float4 times(float4 a, float b)
-{
-    return make_float4(a.x * b, a.y * b, a.z * b, a.w * b);
-}
-
 /* `n` rows from row t of the batch, by the producers together. WIDE: four of q and k in one access. */
 template <typename T, int PER_LANE, int ROWS, bool WIDE>
-__device__ __forceinline__ void prepare(const struct delta &a, struct rows<PER_LANE, ROWS> *to,
-                                        int64_t t, int n, int head, int col)
+__device__ __forceinline__ void prepare(const struct delta &a,
+                                        struct delta_rows<PER_LANE, ROWS, COLS> *to, int64_t t,
+                                        int n, int head, int col)
 {
     enum { FOURS = (16 * PER_LANE + 127) / 128, EACH = ROWS / PRODUCERS };
     int lane = threadIdx.x % 32, first = threadIdx.x / 32 - WARPS, k_head = head / (a.n_v / a.n_k);
@@ -93,90 +78,9 @@ __device__ __forceinline__ void prepare(const struct delta &a, struct rows<PER_L
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         int r = first + j * PRODUCERS;
-        float qq = 0, kk = 0, kq = 0;
-#pragma unroll
-        for (int i = 0; i < FOURS; i++) {
-            qq = dot4(q[j][i], q[j][i], qq);
-            kk = dot4(k[j][i], k[j][i], kk);
-            kq = dot4(k[j][i], q[j][i], kq);
-        }
-        qq = warp_sum(qq);
-        kk = warp_sum(kk);
-        kq = warp_sum(kq);
-        if (r >= n)
-            continue;
-        float k_scale = 1.0f / sqrtf(kk + 1e-6f);
-        float q_scale = 1.0f / sqrtf(qq + 1e-6f) / sqrtf((float)a.dk);
-#pragma unroll
-        for (int i = 0; i < FOURS; i++)
-            if (i * 128 + lane * 4 < 16 * PER_LANE) {
-                *(float4 *)&to->q[r][i * 128 + lane * 4] = times(q[j][i], q_scale);
-                *(float4 *)&to->k[r][i * 128 + lane * 4] = times(k[j][i], k_scale);
-            }
-        to->v[r][lane] = v[j];
-        if (lane == 0)
-            to->scalars[r] = make_float4(expf(g[j]), beta[j], kq * k_scale * q_scale, 0);
-    }
-}
-
-/* Sums of x[0..3] and of y[0..3] over the 16 lanes that share lane % 2. Lane bits 3 and 2 choose the
- * column whose sum a lane gets, bit 4 y instead of x. */
-__device__ __forceinline__ float sum_columns(const float x[4], const float y[4])
-{
-    const unsigned all = 0xffffffffu;
-    int lane = threadIdx.x % 32;
-    bool b4 = lane & 16, b3 = lane & 8, b2 = lane & 4;
-    float s[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++)
-        s[c] = (b4 ? y[c] : x[c]) + __shfl_xor_sync(all, b4 ? x[c] : y[c], 16);
-    float s0 = (b3 ? s[2] : s[0]) + __shfl_xor_sync(all, b3 ? s[0] : s[2], 8);
-    float s1 = (b3 ? s[3] : s[1]) + __shfl_xor_sync(all, b3 ? s[1] : s[3], 8);
-    float sum = (b2 ? s1 : s0) + __shfl_xor_sync(all, b2 ? s0 : s1, 4);
-    return sum + __shfl_xor_sync(all, sum, 2);
-}
-
-/* By the consumers: `n` rows from row t. S[i][c] is row k_at(i) and column c of the lane's four. */
-template <int PER_LANE, int ROWS>
-__device__ __forceinline__ void consume(const struct delta &a,
-                                        const struct rows<PER_LANE, ROWS> *in, float S[PER_LANE][4],
-                                        int64_t t, int n, int head, int col)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 2;
-    int mine =
-        warp * 8 + lane % 2 * 4 + lane / 4 % 4; /* of the block's columns, after sum_columns */
-    for (int r = 0; r < n; r++, t++) {
-        float4 scalars = in->scalars[r];
-        float decay = scalars.x, v = in->v[r][mine];
-        float kv[4] = {0, 0, 0, 0}, sq[4] = {0, 0, 0, 0}, k[PER_LANE];
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i += 4) {
-            float4 k4 = *(const float4 *)&in->k[r][i * 16 + group * 4];
-            float4 q4 = *(const float4 *)&in->q[r][i * 16 + group * 4];
-            float q[4] = {q4.x, q4.y, q4.z, q4.w};
-            k[i] = k4.x, k[i + 1] = k4.y, k[i + 2] = k4.z, k[i + 3] = k4.w;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    S[i + j][c] *= decay;
-                    kv[c] = fmaf(S[i + j][c], k[i + j], kv[c]);
-                    sq[c] = fmaf(S[i + j][c], q[j], sq[c]);
-                }
-        }
-        float sum = sum_columns(kv, sq), other = __shfl_xor_sync(0xffffffffu, sum, 16);
-        float d = scalars.y * (v - (lane & 16 ? other : sum));
-        if (a.o && (lane & 18) == 16 && col + mine < a.dv)
-            a.o[t * a.o_stride + (int64_t)head * a.dv + col + mine] = fmaf(scalars.z, d, sum);
-        float d4[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            d4[c] = __shfl_sync(0xffffffffu, d, lane % 2 + c * 4);
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                S[i][c] = fmaf(k[i], d4[c], S[i][c]);
+        put_row(to, r, r < n, q[j], k[j], a.dk, g[j], beta[j]);
+        if (r < n)
+            to->v[r][lane] = v[j];
     }
 }
 
@@ -192,7 +96,7 @@ template <typename T, int PER_LANE, int ROWS, bool WIDE>
 __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
 {
     begin_kernel();
-    __shared__ struct rows<PER_LANE, ROWS> buffer[2];
+    __shared__ struct delta_rows<PER_LANE, ROWS, COLS> buffer[2];
     a.qkv = step(a.qkv, blockIdx.y * a.record_step);
     a.g = step(a.g, blockIdx.y * a.record_step);
     a.beta = step(a.beta, blockIdx.y * a.record_step);
@@ -225,8 +129,10 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
                 prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[!now], s.first_row + (int64_t)next,
                                                  min(ROWS, s.n_rows - next), head, col);
         } else {
-            consume(a, &buffer[now], x, s.first_row + (int64_t)first, min(ROWS, s.n_rows - first),
-                    head, col);
+            float *o =
+                a.o + (s.first_row + (int64_t)first) * a.o_stride + (int64_t)head * a.dv + col;
+            step_rows(&buffer[now], x, min(ROWS, s.n_rows - first), warp, a.o ? o : NULL,
+                      a.o_stride, a.dv - col);
         }
     }
     if (!a.store || warp >= WARPS)

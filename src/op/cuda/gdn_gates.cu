@@ -19,11 +19,6 @@ struct gates {
     const float *A_log, *dt_bias;
 };
 
-__device__ __forceinline__ float softplus(float x)
-{
-    return x > 20 ? x : log1pf(expf(x));
-}
-
 /* Adds the block's sums of rows from `row` and heads from `head` and stores what is made of them. */
 template <int R, int H>
 __device__ __forceinline__ void finish(const struct gates &a, int which, const float (&acc)[R][H],

@@ -71,12 +71,23 @@ struct tiled_part {
     int32_t first; /* block of its first strip */
     bool scales_f32, y_f32, add;
 };
+/* The two small products of the gates of the same activations: BF16 weights [n_heads, cols], a block a row of both. */
+struct gate_rows {
+    const bf16 *w[2]; /* in_proj_a, in_proj_b */
+    int64_t w_stride[2];
+    float *y[2]; /* g, beta */
+    int64_t y_stride[2];
+    const float *A_log, *dt_bias;
+    int32_t n_heads; /* 0: there are none */
+};
+
 /* Matrices of one format that share their activations. */
 struct tiled_args {
     tiled_part part[MOST_PARTS];
     const bf16 *in;
     int64_t in_stride;
     int32_t units, strips, T; /* strips of all parts */
+    gate_rows gate;           /* of the first blocks */
 };
 
 template <weight_format_id F> __host__ __device__ constexpr int pieces()
@@ -188,18 +199,69 @@ __device__ __forceinline__ float finished(const tiled_part &p, float sum, int64_
     return F == WF_FP8_ROW ? sum * scale_at(p.row_scales, p.scales_f32, row) : sum;
 }
 
+/* Output `i` of both gates for 8 * GROUPS rows. A thread has every 32 * WARPS-th pack of eight columns; sums: over its
+ * packs, the lanes, the warps, each in order. Bound by latency, while other blocks stream their weights. */
+template <int GROUPS>
+__device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t t0)
+{
+    __shared__ float part[WARPS][GROUPS * 8];
+    int32_t which = i / a.gate.n_heads, head = i % a.gate.n_heads, cols = a.units * UNIT_COLS;
+    const bf16 *w = a.gate.w[which] + head * a.gate.w_stride[which];
+    float acc[GROUPS * 8] = {};
+    begin_kernel();
+    for (int32_t c = (int32_t)threadIdx.x * 8; c < cols; c += 32 * WARPS * 8) {
+        uint4 v = *(const uint4 *)(w + c);
+        const uint32_t by[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int t = 0; t < GROUPS * 8; t++) {
+            uint4 u = load_in<true>(a.in + (t0 + t) * a.in_stride + c, t0 + t < a.T);
+            const uint32_t x[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                acc[t] = fmaf(__uint_as_float(by[k] << 16), __uint_as_float(x[k] << 16), acc[t]);
+                acc[t] = fmaf(__uint_as_float(by[k] & 0xFFFF0000u),
+                              __uint_as_float(x[k] & 0xFFFF0000u), acc[t]);
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < GROUPS * 8; t++) {
+        float sum = warp_sum(acc[t]);
+        if (threadIdx.x % 32 == 0)
+            part[threadIdx.x / 32][t] = sum;
+    }
+    __syncthreads();
+    int32_t t = (int32_t)threadIdx.x;
+    if (t >= GROUPS * 8 || t0 + t >= a.T)
+        return;
+    float x = part[0][t];
+#pragma unroll
+    for (int k = 1; k < WARPS; k++)
+        x += part[k][t];
+    a.gate.y[which][(t0 + t) * a.gate.y_stride[which] + head] =
+        which == 0 ? -expf(a.gate.A_log[head]) * softplus(x + a.gate.dt_bias[head]) : sigmoid(x);
+}
+
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. AHEAD units a warp and the blocks that fit a multiprocessor
  * together keep some 80 KB on their way. Bound by the weights' bytes; NVFP4 at eight rows nearly by instructions:
  * 11 shifts and masks and 4 products for eight codes.
  *
  * GATED: a block has the same strip of the first two parts, and y of the first is silu(gate) * up of these. */
-template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED, bool ALIGNED>
+template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED, bool ALIGNED,
+          bool GATES>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 {
     enum { MATRICES = GATED ? 2 : 1 };
     __shared__ float part[MATRICES][WARPS][STRIP_ROWS][GROUPS * 8];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, quad = lane % 4;
     int32_t block = (int32_t)blockIdx.x, t0 = (int32_t)blockIdx.y * GROUPS * 8;
+    if (GATES) {
+        block -= 2 * a.gate.n_heads;
+        if (block < 0) {
+            gate_row<GROUPS>(a, block + 2 * a.gate.n_heads, t0);
+            return;
+        }
+    }
     int32_t at = GATED ? 0 : (block >= a.part[1].first) + (block >= a.part[2].first);
     int32_t strip = block - a.part[at].first;
     const uint4 *codes[MATRICES];
@@ -297,15 +359,24 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 
 /* ---- Host side --------------------------------------------------------------------------------- */
 
+static bool is_aligned(const void *p, int64_t stride)
+{
+    return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
+}
+
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
-    dim3 grid((unsigned)a.strips, (unsigned)cuda_blocks(a.T, 8 * GROUPS));
-    bool aligned = (uintptr_t)a.in % 16 == 0 && a.in_stride % 8 == 0;
-    launch_next(c,
-                aligned ? linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true>
-                        : linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false>,
-                grid, 32 * WARPS, 0, a);
+    dim3 grid((unsigned)(a.strips + 2 * a.gate.n_heads), (unsigned)cuda_blocks(a.T, 8 * GROUPS));
+    if (!GATED && a.gate.n_heads > 0)
+        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, false, true, true>, grid, 32 * WARPS,
+                    0, a);
+    else if (is_aligned(a.in, a.in_stride))
+        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true, false>, grid, 32 * WARPS,
+                    0, a);
+    else
+        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false, false>, grid,
+                    32 * WARPS, 0, a);
 }
 
 template <weight_format_id F>
@@ -322,7 +393,8 @@ static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
         launch<F, 2, AHEAD, 2, false>(c, a);
 }
 
-static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool gated)
+static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool gated,
+                         const gate_rows *gate)
 {
     tiled_args a = {
         .in = (const bf16 *)l->in.data,
@@ -352,6 +424,8 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool
     }
     if (gated)
         a.strips /= 2;
+    if (gate)
+        a.gate = *gate;
     switch (l->w->format) {
     case WF_NVFP4:
         launch_format<WF_NVFP4>(c, a, gated);
@@ -370,7 +444,7 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool
 extern "C" lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a,
                                           lathe_error *err)
 {
-    launch_parts(c, a, 1, false);
+    launch_parts(c, a, 1, false, NULL);
     return cuda_launched(c, err);
 }
 
@@ -390,7 +464,33 @@ extern "C" bool cuda_linears(void *stream, const struct linear_args *a, int n)
     struct gpu *c = cuda_of(stream);
     if (!go_together(c, a, n))
         return false;
-    launch_parts(c, a, n, false);
+    launch_parts(c, a, n, false, NULL);
+    return true;
+}
+
+/* The gates' arithmetic is that of these kernels in DECODE and VERIFY, whatever the rows' alignment: rows that may not be
+ * read in whole packs are refused in no batch of an engine, whose activations are its own. */
+extern "C" bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
+                                   const struct gdn_gates_args *g)
+{
+    struct gpu *c = cuda_of(stream);
+    const struct weight *w[2] = {g->in_proj_a, g->in_proj_b};
+    const struct tensor *y[2] = {&g->g, &g->beta};
+    gate_rows gate = {};
+    if (!go_together(c, a, n) || !is_aligned(a->in.data, a->in.stride))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (w[i]->format != WF_BF16 || !is_aligned(w[i]->codes.data, w[i]->codes.stride))
+            return false;
+        gate.w[i] = (const bf16 *)w[i]->codes.data;
+        gate.w_stride[i] = w[i]->codes.stride;
+        gate.y[i] = (float *)y[i]->data;
+        gate.y_stride[i] = y[i]->stride;
+    }
+    gate.A_log = (const float *)g->A_log.data;
+    gate.dt_bias = (const float *)g->dt_bias.data;
+    gate.n_heads = (int32_t)w[0]->rows;
+    launch_parts(c, a, n, false, &gate);
     return true;
 }
 
@@ -399,7 +499,7 @@ extern "C" bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]
     struct gpu *c = cuda_of(stream);
     if (!go_together(c, a, 2))
         return false;
-    launch_parts(c, a, 2, true);
+    launch_parts(c, a, 2, true, NULL);
     return true;
 }
 
