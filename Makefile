@@ -25,12 +25,12 @@ LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm
 DEPFLAGS = -MMD -MP
 
-# make CUDA=1: the GPU backend, for these compute capabilities.
+# make CUDA=1: the GPU backend, for these compute capabilities. 9.0 is built with the instructions that only it has (90a).
 CUDA_HOME ?= /usr/local/cuda
 NVCC     ?= $(CUDA_HOME)/bin/nvcc
 SMS      ?= 80 86 89 90 120a
 NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
-            $(foreach s,$(SMS),-gencode=arch=compute_$(s),code=sm_$(s))
+            $(foreach s,$(patsubst 90,90a,$(SMS)),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
 CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS)"' -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt

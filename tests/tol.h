@@ -34,6 +34,18 @@
 #define TOL_ATTENTION ((struct op_tol){"TOL_ATTENTION", 0x1p-19, 0x1p-18, 1e-30, 0x1p-20})
 /* The same, then rounded to BF16. */
 #define TOL_ATTENTION_BF16 ((struct op_tol){"TOL_ATTENTION_BF16", 0x1p-7, 0x1p-18, 1e-30, 0x1p-10})
+/* Prompts on a GPU with keys and values in BF16: weights are rounded to two parts of BF16, 2^-18 of each, and a
+ * result may be several times smaller than the values it is a mean of. */
+#define TOL_ATTENTION_PROMPT                                                                       \
+    ((struct op_tol){"TOL_ATTENTION_PROMPT", 0x1p-16, 0x1p-15, 1e-30, 0x1p-17})
+#define TOL_ATTENTION_PROMPT_BF16                                                                  \
+    ((struct op_tol){"TOL_ATTENTION_PROMPT_BF16", 0x1p-7, 0x1p-15, 1e-30, 0x1p-10})
+/* The same in E4M3: weights are rounded to F16, 2^-11 of each. The values have four bits, 2^-4, and the result of a
+ * model's attention is rounded to BF16, 2^-9. */
+#define TOL_ATTENTION_PROMPT_E4M3                                                                  \
+    ((struct op_tol){"TOL_ATTENTION_PROMPT_E4M3", 0x1p-10, 0x1p-8, 1e-30, 0x1p-11})
+#define TOL_ATTENTION_PROMPT_E4M3_BF16                                                             \
+    ((struct op_tol){"TOL_ATTENTION_PROMPT_E4M3_BF16", 0x1p-7, 0x1p-8, 1e-30, 0x1p-9})
 /* Thousands of products in F32, in sixteen lanes: some 2^-24 of what such a sum usually is, |w| |x| /
  * sqrt(n); the tests multiply `floor` by that, because a single sum may be far smaller. */
 #define TOL_LINEAR_F32 ((struct op_tol){"TOL_LINEAR_F32", 0x1p-22, 0x1p-21, 0x1p-20, 0x1p-21})

@@ -185,10 +185,11 @@ static uint64_t hash_inputs(const struct op_seqs *p)
     return h;
 }
 
-static void check_near(const struct op_seqs *p, const struct result *got, const struct result *want)
+static void check_near(const struct op_seqs *p, const struct result *got, const struct result *want,
+                       struct op_tol tol)
 {
     for (int k = 0; k < p->n_out; k++)
-        op_check_near("output", &got->out[k], &want->out[k], p->tol);
+        op_check_near("output", &got->out[k], &want->out[k], tol);
     for (int k = 0; k < p->n_state; k++)
         op_check_near("state", &got->state[k], &want->state[k], p->state_tol);
 }
@@ -214,7 +215,8 @@ void op_seqs_check(const struct op_seqs *p, const char *fmt, ...)
         int mark = op_mark();
         op_case("%s: %s", name, e->name);
         struct result r = run_whole(e, p, p->in, NULL, PHASE_PREFILL);
-        check_near(p, &r, &want);
+        check_near(p, &r, &want,
+                   e->backend->is_host || !p->gpu_prefill_tol.name ? p->tol : p->gpu_prefill_tol);
         if (i == 0 || strcmp(e->isa, env[i - 1].isa) != 0) {
             same = r;
             mark = op_mark();
@@ -226,7 +228,7 @@ void op_seqs_check(const struct op_seqs *p, const char *fmt, ...)
             check_cuts(e, p, PHASE_PREFILL, &r);
             check_poison(e, p, PHASE_PREFILL, &r);
             decoded = run_whole(e, p, p->in, NULL, PHASE_DECODE);
-            check_near(p, &decoded, &want);
+            check_near(p, &decoded, &want, p->tol);
         }
         check_cuts(e, p, PHASE_DECODE, &decoded);
         check_verify(e, p, &decoded);

@@ -119,7 +119,8 @@ struct op_seqs {
     struct tensor state[OP_MAX_TENSORS]; /* before the first row */
     int n_in, n_out, n_whole, n_state;
     struct op_tol tol, state_tol;
-    bool verify_writes; /* VERIFY changes the state too */
+    struct op_tol gpu_prefill_tol; /* of outputs in PREFILL on a GPU, if it has a name */
+    bool verify_writes;            /* VERIFY changes the state too */
     void (*run)(struct exec *x, const struct op_seqs *p, const struct tensor *in,
                 const struct tensor *out, const struct tensor *state, const struct batch *b);
     /* Puts a NaN into what the state holds of a slot. */

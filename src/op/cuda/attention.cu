@@ -2,6 +2,7 @@
  * whose sums lie in scratch; another launch adds the splits of a row in ascending order, and gates the
  * result. Prompts in BF16 or E4M3 need no splits: their rows are work enough. */
 #include "op/cuda/attention_tiles.cuh"
+#include "op/cuda/attention_wgmma.cuh"
 
 enum {
     SCRATCH_BYTES =
@@ -185,6 +186,24 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
                       t - a.first_row, head, a.group, split);
 }
 
+/* Tile i of `size` queries at most, counted through sequence after sequence: its sequence, its first query in that,
+ * and how many the sequence has, all told; false where there are no more. */
+static __device__ __forceinline__ bool queries_at(const struct attention &a, int32_t i, int size,
+                                                  struct batch_seq *seq, int *first, int *n)
+{
+    for (int32_t s = 0; s < a.n_seqs; s++) {
+        *n = a.seq[s].n_rows * a.group;
+        int32_t tiles = (*n + size - 1) / size;
+        if (i < tiles) {
+            *seq = a.seq[s];
+            *first = i * size;
+            return true;
+        }
+        i -= tiles;
+    }
+    return false;
+}
+
 /* The same of prompts: rows of PREFILL, the last ones, which see most, first. blockIdx.x: tiles of queries,
  * y: kv heads. Bound by tensor cores. */
 template <int HD, typename K, typename OUT>
@@ -193,18 +212,10 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
     begin_kernel();
     extern __shared__ uint4 memory[];
     struct tile_shared<HD, K> *sh = (struct tile_shared<HD, K> *)memory;
-    int32_t i = (int32_t)(gridDim.x - 1 - blockIdx.x), s = 0, n = 0;
-    for (; s < a.n_seqs; s++) {
-        n = a.seq[s].n_rows * a.group;
-        int32_t tiles = (n + TILE_QUERIES - 1) / TILE_QUERIES;
-        if (i < tiles)
-            break;
-        i -= tiles;
-    }
-    if (s == a.n_seqs)
+    struct batch_seq seq;
+    int first, n, kv_head = blockIdx.y;
+    if (!queries_at(a, (int32_t)(gridDim.x - 1 - blockIdx.x), TILE_QUERIES, &seq, &first, &n))
         return;
-    struct batch_seq seq = a.seq[s];
-    int first = i * TILE_QUERIES, kv_head = blockIdx.y;
     n = min((int)TILE_QUERIES, n - first);
     int head = kv_head * a.group;
     for (int k = threadIdx.x; k < TILE_QUERIES; k += SPLIT_THREADS)
@@ -219,6 +230,105 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct atte
     attention_tiles<HD>(sh, keys_of<K>(a, seq.slot, kv_head), n, seq.pos + first / a.group + 1,
                         seq.pos + (first + n - 1) / a.group + 1, a.scale, out, seq.first_row, head,
                         first, a.group);
+}
+
+/* The same on compute capability 9.0: head_dim 256, pages of a power of two positions, 64 or more. Bound by
+ * tensor cores and by the softmax between their products: useful work is 58 % of their peak over E4M3, 43 % over BF16,
+ * where weights have two parts.
+ *
+ * A value that is not finite would reach queries that do not see it, as 0 times NaN: where a sum is not finite the
+ * tile writes nothing but its flag in is_bad [tiles, n_kv], and the next launch, AGAIN, does it over. */
+template <typename K, typename OUT, bool AGAIN>
+__global__ void __launch_bounds__(HOPPER_THREADS, 1)
+    attention_hopper(struct attention a, OUT out, int32_t *is_bad)
+{
+    begin_kernel();
+#if HAS_WGMMA
+    extern __shared__ uint4 memory[];
+    uint32_t shared = (shared_address(memory) + 1023) & ~1023u;
+    uint32_t full = shared + hopper_tile<K>::END, empty = full + HOPPER_BUFFERS * 8;
+    uint8_t *bad_keys = (uint8_t *)memory + (empty + HOPPER_BUFFERS * 8 - shared_address(memory));
+    struct batch_seq seq;
+    int first, n, kv_head = blockIdx.y;
+    is_bad += blockIdx.x * gridDim.y + blockIdx.y;
+    if ((AGAIN && !*is_bad) ||
+        !queries_at(a, (int32_t)(gridDim.x - 1 - blockIdx.x), HOPPER_QUERIES, &seq, &first, &n))
+        return;
+    int32_t end = seq.pos + (min(first + HOPPER_QUERIES, n) - 1) / a.group + 1;
+    if (threadIdx.x == 0) {
+        for (int k = 0; k < HOPPER_BUFFERS; k++) {
+            barrier_init(full + k * 8, 4);
+            barrier_init(empty + k * 8, 8);
+        }
+        wgmma_publish();
+    }
+    __syncthreads();
+    int64_t dim = (int64_t)kv_head * HOPPER_DIMS;
+    struct hopper_pages pages = {(const unsigned char *)((const K *)a.k + dim),
+                                 (const unsigned char *)((const K *)a.v + dim),
+                                 a.page_table + (int64_t)seq.slot * a.pages_per_slot,
+                                 a.k_stride * (int64_t)sizeof(K),
+                                 a.v_stride * (int64_t)sizeof(K),
+                                 (int32_t)(a.n_kv * HOPPER_DIMS * sizeof(K)),
+                                 a.page_shift};
+    if (threadIdx.x < 128) {
+        leave_registers<HOPPER_LOAD_REGISTERS>();
+        hopper_load<K, AGAIN>(shared, full, empty, bad_keys, threadIdx.x, pages, end);
+        return;
+    }
+    take_registers<HOPPER_REGISTERS>();
+    int t = threadIdx.x % 128, of = (int)threadIdx.x / 128 - 1, head = kv_head * a.group;
+    int mine = first + of * 64; /* of the warpgroup, the first; this thread's: */
+    int query[2] = {mine + t / 32 * 16 + t % 32 / 4, mine + t / 32 * 16 + t % 32 / 4 + 8};
+    int32_t hi[2], all_hi = seq.pos + mine / a.group + 1;
+    uint32_t queries = shared + HOPPER_Q + of * PANELS_BYTES;
+    float factor[2], o[4][32], l[2];
+    hopper_queries<K>(queries, factor, t,
+                      (const bf16 *)a.q + seq.first_row * a.q_stride + (int64_t)head * HOPPER_DIMS,
+                      a.q_stride, mine, n, a.group, a.wide_q, a.scale);
+    wgmma_publish();
+    named_sync(BARRIER_QUERIES + of, 128);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        hi[h] = query[h] < n ? seq.pos + query[h] / a.group + 1 : 0;
+    hopper_sums<K, AGAIN>(queries, shared + HOPPER_KV, full, empty, of, t, o, l, factor, hi, all_hi,
+                          end, bad_keys, pages);
+    if (!AGAIN) {
+        bool bad = false;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                bad |= !(fabsf(o[k][i]) < INFINITY);
+        bad = named_any(BARRIER_SUMS, 256, bad);
+        if (t == 0 && of == 0)
+            *is_bad = bad;
+        if (bad)
+            return; /* the result may lie over the queries, which are read again */
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = l[h];
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+        float by = __frcp_rn(sum);
+        if (query[h] >= n)
+            continue;
+        typename OUT::place to =
+            out.at(seq.first_row + query[h] / a.group, head + query[h] % a.group, HOPPER_DIMS);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float gate[8][2]; /* loaded together: a load behind a store would wait for it */
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                gate[i / 2][i % 2] = to.gate(k * 64 + i / 2 * 8 + t % 4 * 2 + i % 2);
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                to.put(k * 64 + i / 2 * 8 + t % 4 * 2 + i % 2, gate[i / 2][i % 2],
+                       __fmul_rn(o[k][i / 2 * 4 + h * 2 + i % 2], by));
+        }
+    }
+#endif
 }
 
 /* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
@@ -347,14 +457,43 @@ static void launch_prompt(struct gpu *c, const struct attention *a, int32_t tile
                 SPLIT_THREADS, shared, *a, out);
 }
 
+/* Tiles of `size` queries at most. */
+static int32_t query_tiles(const struct batch *b, const struct attention *a, int32_t size)
+{
+    int32_t tiles = 0;
+    for (int32_t s = 0; s < b->n_seqs; s++)
+        tiles += (b->seq[s].n_rows * a->group + size - 1) / size;
+    return tiles;
+}
+
+/* is_bad is in scratch, where rows have room for more: their splits. */
+template <typename K, typename OUT>
+static void launch_hopper(struct gpu *c, const struct batch *b, const struct attention *a, OUT out)
+{
+    void (*kernel[])(struct attention, OUT, int32_t *) = {attention_hopper<K, OUT, false>,
+                                                          attention_hopper<K, OUT, true>};
+    struct attention v = *a;
+    v.scale *= 1.44269504f; /* log2 e */
+    for (int i = 0; i < 2; i++) {
+        (void)cudaFuncSetAttribute(kernel[i], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)hopper_shared<K>());
+        launch_next(c, kernel[i],
+                    dim3((unsigned)query_tiles(b, a, HOPPER_QUERIES), (unsigned)a->n_kv),
+                    HOPPER_THREADS, hopper_shared<K>(), v, out, (int32_t *)(void *)a->parts.part);
+    }
+}
+
 template <typename OUT>
 static void launch_prompts(struct gpu *c, const struct batch *b, const struct attention *a,
                            enum dtype kv, OUT out)
 {
-    int32_t tiles = 0;
-    for (int32_t s = 0; s < b->n_seqs; s++)
-        tiles += (b->seq[s].n_rows * a->group + TILE_QUERIES - 1) / TILE_QUERIES;
-    if (kv == DT_F8_E4M3)
+    int32_t tiles = query_tiles(b, a, TILE_QUERIES);
+    if (c->sm == 90 && a->parts.hd == HOPPER_DIMS && a->page_shift >= 6 && a->scale > 0) {
+        if (kv == DT_F8_E4M3)
+            launch_hopper<e4m3>(c, b, a, out);
+        else
+            launch_hopper<bf16>(c, b, a, out);
+    } else if (kv == DT_F8_E4M3)
         launch_prompt<256, e4m3>(c, a, tiles, out);
     else if (a->parts.hd == 64)
         launch_prompt<64, bf16>(c, a, tiles, out);
