@@ -198,6 +198,34 @@ static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
     return LATHE_OK;
 }
 
+/* A device loads a kernel, and a library's choice for a shape, when it is first used: a short prompt and a decoded row
+ * go through slot 0, so that the first request does not wait for them. */
+static lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
+{
+    enum { ROWS = 32 };
+    static const int32_t token[ROWS];
+    struct step *step = &e->step;
+    int32_t n = e->options.n_ctx <= ROWS ? e->options.n_ctx - 1 : ROWS, last = 0;
+    if (e->backend->is_host || n > step->o.max_rows || n < 1)
+        return LATHE_OK;
+    step_begin(step, PHASE_PREFILL);
+    step_add(step, 0, 0, token, n);
+    lathe_status st = step_run(step, err);
+    if (!st)
+        st = spec_committed(e, 0, 0, 0, n, err);
+    if (!st)
+        st = step_logits(step, &last, 1, err);
+    if (!st) {
+        step_begin(step, PHASE_DECODE);
+        step_add(step, 0, n, token, 1);
+        st = step_run(step, err);
+    }
+    if (!st)
+        st = e->backend->wait(e->stream, err);
+    slot_wipe(e, &e->slots[0]);
+    return st;
+}
+
 /* Takes what was planned and fills it. */
 static lathe_status open_memory(struct lathe_engine *e, const lathe_engine_options *o,
                                 lathe_error *err)
@@ -219,7 +247,9 @@ static lathe_status open_memory(struct lathe_engine *e, const lathe_engine_optio
         st = e->spec.ops->place(e->spec.drafter, e->options.n_ctx, &e->memory, err);
     if (!st)
         st = open_slots(e, err);
-    return st ? st : memory_load(&e->memory, e->pool, o->progress, o->progress_ctx, err);
+    if (!st)
+        st = memory_load(&e->memory, e->pool, o->progress, o->progress_ctx, err);
+    return st ? st : warm_up(e, err);
 }
 
 lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,

@@ -220,6 +220,19 @@ bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2])
     return false;
 }
 
+bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
+                        const struct gdn_gates_args *gates)
+{
+    (void)stream, (void)a, (void)n, (void)gates;
+    return false;
+}
+
+bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
+{
+    (void)stream, (void)a;
+    return false;
+}
+
 bool cuda_linears(void *stream, const struct linear_args *a, int n)
 {
     (void)stream, (void)a, (void)n;
