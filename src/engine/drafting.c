@@ -52,9 +52,12 @@ static lathe_status choose(const struct lathe_engine *e, const lathe_engine_opti
     if (automatic)
         want = block ? "dflash2+ngram" : has_mtp ? "mtp+ngram" : "ngram";
     *ops = drafter_named(want);
-    if (!*ops)
+    if (!*ops) {
+        char names[128];
+        drafter_names(names, sizeof names);
         return fail(err, LATHE_E_ARGUMENT, "there is no drafter \"%s\"; there are none, auto, %s",
-                    want, drafter_names());
+                    want, names);
+    }
     if (strncmp(want, "mtp", 3) == 0 && !has_mtp)
         return fail(err, LATHE_E_ARGUMENT, "drafter mtp: the model %s has no MTP head",
                     o->model_dir);
@@ -265,7 +268,7 @@ lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, i
         .slot = slot,
         .pos = pos,
         .n = n,
-        .token = step->token + first_row,
+        .token = step->batch.token + first_row,
         .hidden = tensor_rows(step->hidden, first_row, n),
         .feature = tensor_rows(step->feature, first_row, n),
     };

@@ -116,17 +116,14 @@ lathe_status step_open(struct step *s, const struct step_options *o, struct regi
         step_close(s);
         return st;
     }
-    size_t n = (size_t)o->max_rows;
-    s->token = malloc(n * sizeof *s->token);
-    s->slot = malloc(n * sizeof *s->slot);
-    s->pos = malloc(n * sizeof *s->pos);
+    size_t n = (size_t)o->max_rows, n_seqs = (size_t)o->max_seqs;
     s->row = malloc(n * sizeof *s->row);
-    s->rope_pos = malloc(n * sizeof *s->rope_pos);
-    s->seq = malloc((size_t)o->max_seqs * sizeof *s->seq);
-    s->kept = malloc((size_t)o->max_seqs * sizeof *s->kept);
-    if (!s->token || !s->slot || !s->pos || !s->row || !s->rope_pos || !s->seq || !s->kept) {
+    s->kept = malloc(n_seqs * sizeof *s->kept);
+    st = s->row && s->kept ? batch_store_open(&s->store, n, n_seqs, err)
+                           : fail_memory(err, n * sizeof *s->row);
+    if (st) {
         step_close(s);
-        return fail_memory(err, n * sizeof *s->rope_pos);
+        return st;
     }
     exec_init(&s->x, o->backend, o->stream, s->workspace, s->workspace_bytes);
     return LATHE_OK;
@@ -138,40 +135,20 @@ void step_close(struct step *s)
         s->o.backend->free_host(s->o.stream, s->logits.data);
     if (s->best.data)
         s->o.backend->free_host(s->o.stream, s->best.data);
-    free(s->token);
-    free(s->slot);
-    free(s->pos);
+    batch_store_close(&s->store);
     free(s->row);
-    free(s->rope_pos);
-    free(s->seq);
     free(s->kept);
     *s = (struct step){0};
 }
 
 void step_begin(struct step *s, enum phase phase)
 {
-    s->batch = (struct batch){
-        .phase = phase,
-        .token = s->token,
-        .slot = s->slot,
-        .pos = s->pos,
-        .rope_pos = (const int32_t(*)[3])s->rope_pos,
-        .seq = s->seq,
-    };
+    batch_begin(&s->batch, &s->store, phase);
 }
 
 void step_add(struct step *s, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
 {
-    struct batch *b = &s->batch;
-    s->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
-    for (int32_t i = 0; i < n; i++) {
-        int32_t t = b->n_rows++;
-        s->token[t] = token[i];
-        s->slot[t] = slot;
-        s->pos[t] = pos + i;
-        for (int32_t axis = 0; axis < 3; axis++)
-            s->rope_pos[t][axis] = pos + i;
-    }
+    batch_add(&s->batch, &s->store, slot, pos, token, n);
 }
 
 lathe_status step_run(struct step *s, lathe_error *err)
@@ -216,10 +193,10 @@ static lathe_status fold_checked(struct step *s, const struct batch_seq *seq, la
         .phase = PHASE_DECODE,
         .n_rows = n,
         .n_seqs = 1,
-        .token = s->token + seq->first_row,
+        .token = s->store.token + seq->first_row,
         .slot = slot,
-        .pos = s->pos + seq->first_row,
-        .rope_pos = (const int32_t(*)[3])(s->rope_pos + seq->first_row),
+        .pos = s->store.pos + seq->first_row,
+        .rope_pos = (const int32_t(*)[3])(s->store.rope_pos + seq->first_row),
         .seq = &one,
     };
     exec_begin(&s->x);

@@ -43,10 +43,9 @@ struct step {
     struct tensor
         best; /* [rows of head, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators write:
                          * values, then ids, of step_best */
-    int32_t n_best, n_best_rows;       /* of the last step_best; 0 after step_logits */
-    int32_t *token, *slot, *pos, *row; /* [max_rows] */
-    int32_t (*rope_pos)[3];
-    struct batch_seq *seq; /* [max_seqs] */
+    int32_t n_best, n_best_rows; /* of the last step_best; 0 after step_logits */
+    int32_t *row;                /* [max_rows]: the caller's, for step_logits */
+    struct batch_store store;
     struct batch batch;
     struct tensor
         shadow; /* [16, hidden] act: hidden states of the shadow slot; no rows without one */

@@ -1,4 +1,58 @@
+#include <stdlib.h>
+
 #include "op/run.h"
+
+lathe_status batch_store_open(struct batch_store *m, size_t max_rows, size_t max_seqs,
+                              lathe_error *err)
+{
+    *m = (struct batch_store){
+        .token = calloc(max_rows, sizeof *m->token),
+        .slot = calloc(max_rows, sizeof *m->slot),
+        .pos = calloc(max_rows, sizeof *m->pos),
+        .rope_pos = calloc(max_rows, sizeof *m->rope_pos),
+        .seq = calloc(max_seqs, sizeof *m->seq),
+    };
+    if (m->token && m->slot && m->pos && m->rope_pos && m->seq)
+        return LATHE_OK;
+    batch_store_close(m);
+    return fail_memory(err, max_rows * sizeof *m->rope_pos);
+}
+
+void batch_store_close(struct batch_store *m)
+{
+    free(m->token);
+    free(m->slot);
+    free(m->pos);
+    free(m->rope_pos);
+    free(m->seq);
+    *m = (struct batch_store){0};
+}
+
+void batch_begin(struct batch *b, const struct batch_store *m, enum phase phase)
+{
+    *b = (struct batch){
+        .phase = phase,
+        .token = m->token,
+        .slot = m->slot,
+        .pos = m->pos,
+        .rope_pos = (const int32_t(*)[3])m->rope_pos,
+        .seq = m->seq,
+    };
+}
+
+void batch_add(struct batch *b, const struct batch_store *m, int32_t slot, int32_t pos,
+               const int32_t *token, int32_t n)
+{
+    m->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t t = b->n_rows++;
+        m->token[t] = token ? token[i] : 0;
+        m->slot[t] = slot;
+        m->pos[t] = pos + i;
+        for (int axis = 0; axis < 3; axis++)
+            m->rope_pos[t][axis] = pos + i;
+    }
+}
 
 bool batch_fits(const struct batch *b, int64_t n_slots)
 {

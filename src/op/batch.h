@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/error.h"
+
 /* Whose arithmetic the rows get; never inferred from how many there are. A backend may use the same
  * for all (the CPU does). */
 enum phase {
@@ -30,5 +32,22 @@ struct batch {
                                      text */
     const struct batch_seq *seq;  /* [n_seqs], in row order, covering all rows */
 };
+
+/* Memory for the arrays of a batch that is built sequence by sequence. */
+struct batch_store {
+    int32_t *token, *slot, *pos; /* [max_rows] */
+    int32_t (*rope_pos)[3];      /* [max_rows] */
+    struct batch_seq *seq;       /* [max_seqs] */
+};
+
+lathe_status batch_store_open(struct batch_store *m, size_t max_rows, size_t max_seqs,
+                              lathe_error *err);
+void batch_store_close(struct batch_store *m); /* no-op on a zeroed struct */
+
+/* b becomes a batch of no rows whose arrays are the store's. */
+void batch_begin(struct batch *b, const struct batch_store *m, enum phase phase);
+/* n more rows: tokens of text at positions pos, pos + 1 ... of a slot that is not in the batch yet. token NULL: 0. */
+void batch_add(struct batch *b, const struct batch_store *m, int32_t slot, int32_t pos,
+               const int32_t *token, int32_t n);
 
 #endif

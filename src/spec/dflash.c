@@ -3,32 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-void dflash_batch_begin(struct drafter *d)
-{
-    d->batch = (struct batch){
-        .phase = PHASE_DECODE,
-        .token = d->token,
-        .slot = d->slot,
-        .pos = d->pos,
-        .rope_pos = (const int32_t(*)[3])d->rope_pos,
-        .seq = d->seq,
-    };
-}
-
-void dflash_batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
-{
-    struct batch *b = &d->batch;
-    d->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
-    for (int32_t i = 0; i < n; i++) {
-        int32_t t = b->n_rows++;
-        d->token[t] = token ? token[i] : 0;
-        d->slot[t] = slot;
-        d->pos[t] = pos + i;
-        for (int32_t axis = 0; axis < 3; axis++)
-            d->rope_pos[t][axis] = pos + i;
-    }
-}
-
 /* ---- Opening ------------------------------------------------------------------------------- */
 
 static void rope_init(struct drafter *d)
@@ -88,22 +62,16 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     d->max_rows = d->o.max_rows > block_rows ? d->o.max_rows : block_rows;
     size_t n = (size_t)d->max_rows, n_slots = (size_t)d->o.n_slots;
     size_t vocab = (size_t)d->config.dims.vocab;
-    d->token = malloc(n * sizeof *d->token);
-    d->slot = malloc(n * sizeof *d->slot);
-    d->pos = malloc(n * sizeof *d->pos);
     d->row = malloc(n * sizeof *d->row);
-    d->rope_pos = malloc(n * sizeof *d->rope_pos);
-    d->seq = malloc(n_slots * sizeof *d->seq);
     d->prev = calloc(n_slots, sizeof *d->prev);
     d->survival = malloc(n_slots * sizeof *d->survival);
     d->candidate_row = malloc(vocab * sizeof *d->candidate_row);
     d->host_confidence = malloc(n_slots * sizeof *d->host_confidence);
-    if (!d->token || !d->slot || !d->pos || !d->row || !d->rope_pos || !d->seq || !d->prev ||
-        !d->survival || !d->candidate_row || !d->host_confidence)
-        return fail_memory(err, n * sizeof *d->rope_pos + vocab * sizeof *d->candidate_row);
+    if (!d->row || !d->prev || !d->survival || !d->candidate_row || !d->host_confidence)
+        return fail_memory(err, n * sizeof *d->row + vocab * sizeof *d->candidate_row);
     for (size_t i = 0; i < vocab; i++)
         d->candidate_row[i] = -INFINITY;
-    return LATHE_OK;
+    return batch_store_open(&d->store, n, n_slots, err);
 }
 
 /* Rows that are appended at once: no more are committed than the context has. */
@@ -117,8 +85,8 @@ static lathe_status plan_append(struct drafter *d, int32_t n, size_t *peak, lath
 {
     struct exec x;
     exec_plan(&x, d->o.backend, d->o.stream, NULL);
-    dflash_batch_begin(d);
-    dflash_batch_add(d, 0, 0, NULL, n);
+    batch_begin(&d->batch, &d->store, PHASE_DECODE);
+    batch_add(&d->batch, &d->store, 0, 0, NULL, n);
     int64_t width = (int64_t)d->config.n_taps * d->config.dims.hidden;
     dflash_append(&x, d, tensor_2d(NULL, d->o.act, n, width), &d->batch);
     *peak = x.peak > *peak ? x.peak : *peak;
@@ -141,9 +109,9 @@ static lathe_status plan_blocks(struct drafter *d, int32_t n, int32_t most, size
 {
     struct exec x;
     exec_plan(&x, d->o.backend, d->o.stream, NULL);
-    dflash_batch_begin(d);
+    batch_begin(&d->batch, &d->store, PHASE_DECODE);
     for (int32_t i = 0; i < n; i++)
-        dflash_batch_add(d, i, 0, NULL, d->config.block);
+        batch_add(&d->batch, &d->store, i, 0, NULL, d->config.block);
     run_blocks(&x, d, NULL, n, most);
     *peak = x.peak > *peak ? x.peak : *peak;
     return exec_end(&x, err);
@@ -174,12 +142,8 @@ static void dflash_close(struct drafter *d)
         return;
     dflash_context_close(&d->context);
     dflash_weights_close(&d->weights);
-    free(d->token);
-    free(d->slot);
-    free(d->pos);
     free(d->row);
-    free(d->rope_pos);
-    free(d->seq);
+    batch_store_close(&d->store);
     free(d->prev);
     free(d->survival);
     free(d->candidate_row);
@@ -300,8 +264,8 @@ static lathe_status dflash_committed(struct drafter *d, const struct committed *
                   d->o.n_ctx);
     for (int32_t i = rows_to_skip(d, c->n); i < c->n && !st; i += append_rows(d)) {
         int32_t n = c->n - i < append_rows(d) ? c->n - i : append_rows(d);
-        dflash_batch_begin(d);
-        dflash_batch_add(d, c->slot, c->pos + i, NULL, n);
+        batch_begin(&d->batch, &d->store, PHASE_DECODE);
+        batch_add(&d->batch, &d->store, c->slot, c->pos + i, NULL, n);
         exec_begin(&d->x);
         dflash_append(&d->x, d, tensor_rows(c->feature, i, n), &d->batch);
         st = exec_end(&d->x, err);
@@ -317,7 +281,7 @@ static lathe_status dflash_propose(struct drafter *d, struct draft_request *r, i
     int32_t token[DFLASH_MAX_BLOCK], most = 0;
     for (int32_t i = 1; i < d->config.block; i++)
         token[i] = d->config.mask_token;
-    dflash_batch_begin(d);
+    batch_begin(&d->batch, &d->store, PHASE_DECODE);
     for (int32_t j = 0; j < n; j++) {
         lathe_status st = check_slot(d, r[j].slot, r[j].pos, err);
         if (st)
@@ -326,7 +290,7 @@ static lathe_status dflash_propose(struct drafter *d, struct draft_request *r, i
         r[j].most = r[j].most < d->max_draft ? r[j].most : d->max_draft;
         most = r[j].most > most ? r[j].most : most;
         token[0] = r[j].anchor;
-        dflash_batch_add(d, r[j].slot, r[j].pos, token, d->config.block);
+        batch_add(&d->batch, &d->store, r[j].slot, r[j].pos, token, d->config.block);
     }
     if (most < 1)
         return LATHE_OK;

@@ -119,16 +119,14 @@ struct drafter {
     struct dflash_context context;
     struct exec x;
     int32_t max_draft;
-    bool has_warned; /* of scores that are not finite */
-    /* A batch's arrays: [max_rows], max_rows the larger of o.max_rows and n_slots * block. */
-    int32_t max_rows;
-    int32_t *token, *slot, *pos, *row;
-    int32_t (*rope_pos)[3];
-    struct batch_seq *seq; /* [n_slots] */
-    struct batch batch;    /* of these arrays */
-    int32_t *prev;         /* [n_slots]: the token before, in a walk */
-    float *survival;       /* [n_slots]: product of a chain's confidences */
-    float *candidate_row;  /* [vocab]: -infinity but for the candidates at hand */
+    bool has_warned;  /* of scores that are not finite */
+    int32_t max_rows; /* of a batch: the larger of o.max_rows and n_slots * block */
+    int32_t *row;     /* [max_rows] */
+    struct batch_store store;
+    struct batch batch;
+    int32_t *prev;        /* [n_slots]: the token before, in a walk */
+    float *survival;      /* [n_slots]: product of a chain's confidences */
+    float *candidate_row; /* [vocab]: -infinity but for the candidates at hand */
     float *ones; /* [n_slots * max_draft, rank] backend memory: DSpark's factor in pair scores */
     /* What a walk reads of the backend's results; NULL where it reads them in place. */
     float *host_logits; /* [n_slots * max_draft, vocab]; DFlash only */
@@ -136,11 +134,6 @@ struct drafter {
         host_table; /* [n_slots * max_draft, n_candidates * (1 + n_candidates)], as the walk has it */
     float *host_confidence; /* [n_slots], always there */
 };
-
-/* Begins the batch anew, and adds n rows of a slot. token NULL: none are needed. */
-void dflash_batch_begin(struct drafter *d);
-void dflash_batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token,
-                      int32_t n);
 
 /* Appends the batch's rows to the rings: feature [T, n_taps * hidden] act.
  * exec_tap: "context_k", "context_v" of each layer. */

@@ -103,10 +103,10 @@ struct drafter_ops {
                          lathe_error *err);
 };
 
-/* drafters.c: by name, NULL if there is none; and all names, "mtp, dflash2, ...". A name with "+ngram" is
+/* drafters.c: by name, NULL if there is none; and all names, "mtp, dflash2, ...", as far as there is room. A name with "+ngram" is
  * that drafter beside n-gram lookup. */
 const struct drafter_ops *drafter_named(const char *name);
-const char *drafter_names(void);
+void drafter_names(char *out, size_t room);
 /* Opens, places and loads in one, for the options' context. */
 lathe_status drafter_open(const struct drafter_ops *ops, struct drafter **d,
                           const struct drafter_options *o, struct memory *m, lathe_error *err);

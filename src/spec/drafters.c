@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "spec/drafter.h"
@@ -15,9 +16,11 @@ const struct drafter_ops *drafter_named(const char *name)
     return NULL;
 }
 
-const char *drafter_names(void)
+void drafter_names(char *out, size_t room)
 {
-    return "mtp, dflash2, ngram, mtp+ngram, dflash2+ngram";
+    size_t n = 0;
+    for (int i = 0; i < N_DRAFTERS && n < room; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%s", i ? ", " : "", drafters[i]->name);
 }
 
 lathe_status drafter_open(const struct drafter_ops *ops, struct drafter **d,

@@ -42,11 +42,10 @@ struct drafter {
     struct tensor best;   /* [n_slots, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators
                            * write: values, then ids, of the best */
 
-    /* The batch's arrays, and rows to gather. */
-    int32_t *token, *slot_of, *pos, *row; /* [max_rows] */
-    int32_t (*rope_pos)[3];               /* [max_rows] */
-    struct batch_seq *seq;                /* [n_slots] */
-    struct draft_request **live;          /* [n_slots]: proposals that go on */
+    /* The batch, and rows to gather. */
+    struct batch_store store;
+    int32_t *row;                /* [max_rows] */
+    struct draft_request **live; /* [n_slots]: proposals that go on */
     struct batch batch;
 };
 
@@ -132,17 +131,11 @@ static lathe_status open_arrays(struct drafter *d, lathe_error *err)
     int32_t most = d->o.max_rows > d->o.n_slots ? d->o.max_rows : d->o.n_slots;
     size_t n = (size_t)most, n_slots = (size_t)d->o.n_slots;
     d->slot = calloc(n_slots, sizeof *d->slot);
-    d->token = calloc(n, sizeof *d->token);
-    d->slot_of = calloc(n, sizeof *d->slot_of);
-    d->pos = calloc(n, sizeof *d->pos);
     d->row = calloc(n, sizeof *d->row);
-    d->rope_pos = calloc(n, sizeof *d->rope_pos);
-    d->seq = calloc(n_slots, sizeof *d->seq);
     d->live = calloc(n_slots, sizeof *d->live);
-    if (!d->slot || !d->token || !d->slot_of || !d->pos || !d->row || !d->rope_pos || !d->seq ||
-        !d->live)
-        return fail_memory(err, n * sizeof *d->rope_pos);
-    return LATHE_OK;
+    if (!d->slot || !d->row || !d->live)
+        return fail_memory(err, n * sizeof *d->row);
+    return batch_store_open(&d->store, n, n_slots, err);
 }
 
 static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_error *err)
@@ -203,12 +196,8 @@ static void mtp_close(struct drafter *d)
     if (d->best.data)
         d->o.backend->free_host(d->o.stream, d->best.data);
     free(d->slot);
-    free(d->token);
-    free(d->slot_of);
-    free(d->pos);
     free(d->row);
-    free(d->rope_pos);
-    free(d->seq);
+    batch_store_close(&d->store);
     free(d->live);
     free(d);
 }
@@ -262,30 +251,14 @@ static int64_t kept_row(int32_t slot, int32_t t)
 
 /* All rows, of the prompt too, get the arithmetic of decoding: the context's bits do not tell in which
  * pieces it was made. */
-static void batch_begin(struct drafter *d)
+static void begin_rows(struct drafter *d)
 {
-    d->batch = (struct batch){
-        .phase = PHASE_DECODE,
-        .token = d->token,
-        .slot = d->slot_of,
-        .pos = d->pos,
-        .rope_pos = (const int32_t(*)[3])d->rope_pos,
-        .seq = d->seq,
-    };
+    batch_begin(&d->batch, &d->store, PHASE_DECODE);
 }
 
-static void batch_add(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
+static void add_rows(struct drafter *d, int32_t slot, int32_t pos, const int32_t *token, int32_t n)
 {
-    struct batch *b = &d->batch;
-    d->seq[b->n_seqs++] = (struct batch_seq){slot, b->n_rows, n, pos};
-    for (int32_t i = 0; i < n; i++) {
-        int32_t t = b->n_rows++;
-        d->token[t] = token[i];
-        d->slot_of[t] = slot;
-        d->pos[t] = pos + i;
-        for (int32_t axis = 0; axis < 3; axis++)
-            d->rope_pos[t][axis] = pos + i;
-    }
+    batch_add(&d->batch, &d->store, slot, pos, token, n);
 }
 
 /* ---- Commits ------------------------------------------------------------------------------- */
@@ -317,8 +290,8 @@ static lathe_status mtp_committed(struct drafter *d, const struct committed *r, 
         return st;
     exec_begin(&d->x);
     if (n > 0) {
-        batch_begin(d);
-        batch_add(d, r->slot, first, r->token + r->n - n, n);
+        begin_rows(d);
+        add_rows(d, r->slot, first, r->token + r->n - n, n);
         if (bridge)
             op_gather_rows(&d->x, tensor_rows(d->in, 0, 1),
                            tensor_rows(d->kept, kept_row(r->slot, first), 1), NULL);
@@ -386,11 +359,11 @@ static int32_t n_best_of(const struct drafter *d, int32_t n_live)
 static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, struct drawn *from,
                                lathe_error *err)
 {
-    batch_begin(d);
+    begin_rows(d);
     for (int32_t j = 0; j < n_live; j++) {
         const struct draft_request *r = d->live[j];
         int32_t pos = r->pos - 1 + i;
-        batch_add(d, r->slot, pos, i == 0 ? &r->anchor : &r->draft[i - 1], 1);
+        add_rows(d, r->slot, pos, i == 0 ? &r->anchor : &r->draft[i - 1], 1);
         lathe_status st = kv_cache_reserve(&d->kv, r->slot, pos + 1, err);
         if (st)
             return st;

@@ -90,31 +90,12 @@ static void bf16_row(float *dst, const uint8_t *src, int64_t n)
     to_f32(dst + i, src + 2 * i, DT_BF16, n - i);
 }
 
-static void decode_row(float *dst, const struct weight *w, int64_t row, int64_t col, int64_t n)
+static void f16_row(float *dst, const unsigned char *src, int64_t n)
 {
-    switch (w->format) {
-    case WF_NVFP4:
-        nvfp4_row(dst, w, row, col, n);
-        break;
-    case WF_BF16:
-        bf16_row(dst, code_at(w, row, col), n);
-        break;
-    case WF_FP8_TENSOR:
-        fp8_run(dst, code_at(w, row, col), n, w->global);
-        break;
-    case WF_FP8_ROW:
-        fp8_run(dst, code_at(w, row, col), n, scale_load(&w->scales, row));
-        break;
-    case WF_FP8_BLOCK: /* col is a multiple of 128: tiles are */
-        for (int64_t i = 0; i < n; i += 128)
-            fp8_run(dst + i, code_at(w, row, col + i), n - i < 128 ? n - i : 128,
-                    scale_load(&w->scales, row / 128 * w->scales.stride + (col + i) / 128));
-        break;
-    default:
-        weight_formats[w->format].unpack(dst, w, row, col, n);
-    }
+    to_f32(dst, src, DT_F16, n);
 }
 
+#include "op/cpu/decode_row.h"
 #include "op/cpu/linear_f32.h"
 
 void linear_avx2(struct linear_kernels *k)
