@@ -247,7 +247,9 @@ static void draft_open(struct drafting *g, struct opened *o, const char *spec, c
     int32_t vocab = o->model.dims.vocab;
     *g = (struct drafting){.ops = drafter_named(spec), .now = backend_cuda};
     if (!g->ops) {
-        fprintf(stderr, "profile: there is no drafter %s; there are %s\n", spec, drafter_names());
+        char names[128];
+        drafter_names(names, sizeof names);
+        fprintf(stderr, "profile: there is no drafter %s; there are %s\n", spec, names);
         exit(2);
     }
     must(sample_scratch_init(&g->scratch, vocab, &err), &err);
