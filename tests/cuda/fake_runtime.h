@@ -11,6 +11,7 @@ struct fake_device {
     int sm;     /* 90 */
     size_t room;
     int launch; /* cudaError_t of every launch, which goes away when it is read */
+    int copy;   /* cudaError_t of every copy, which then moves nothing */
     int lost;   /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
     int refused; /* resets that fail first */

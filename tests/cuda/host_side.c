@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "fake_runtime.h"
+#include "op/cuda/cuda.h"
 #include "op/memory.h"
 #include "test.h"
 
@@ -78,6 +79,25 @@ TEST(a_launch_that_fails_is_told_once)
     CHECK_OK(backend_cuda.wait(stream, &err), &err);
     backend_cuda.close(stream);
     CHECK_INT(fake.n_resets, 0);
+}
+
+/* Whoever asks next gets the batch that is meant, not the one before it. */
+TEST(a_batch_that_did_not_arrive_is_sent_again)
+{
+    reset();
+    void *stream = opened();
+    struct batch_seq seq = {.slot = 0, .first_row = 0, .n_rows = 1, .pos = 5};
+    struct batch b = {.phase = PHASE_DECODE, .n_rows = 1, .seq = &seq, .n_seqs = 1};
+    struct cuda_batch there;
+    lathe_error err;
+    CHECK_OK(cuda_batch(stream, &b, &there, &err), &err);
+    seq.pos = 6;
+    fake.copy = cudaErrorInvalidValue;
+    CHECK_ERR(cuda_batch(stream, &b, &there, &err), &err, LATHE_E_DEVICE, "error 1");
+    fake.copy = 0;
+    CHECK_OK(cuda_batch(stream, &b, &there, &err), &err);
+    CHECK_INT(there.seq->pos, 6);
+    backend_cuda.close(stream);
 }
 
 TEST(a_lost_device_is_reset_by_the_last_who_has_it)

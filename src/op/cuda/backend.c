@@ -398,6 +398,7 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
     if (!c->batch_device || used != c->batch_bytes || memcmp(host, c->batch_host, used) != 0) {
         memcpy(c->batch_host, host, used);
         c->batch_bytes = used;
+        c->batch_device = NULL; /* until it is sent */
         const unsigned char *at = cuda_upload(c, c->batch_host, used);
         if (!at)
             return cuda_launched(c, err);
