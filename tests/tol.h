@@ -60,6 +60,11 @@
     ((struct op_tol){"TOL_LINEAR_PROMPT_BF16", 0x1p-7, 0x1p-15, 0x1p-14, 0x1p-8})
 /* An error of the product is one of its exponential; log and exp add a few ulp. */
 #define TOL_GDN_GATES ((struct op_tol){"TOL_GDN_GATES", 0x1p-18, 0x1p-21, 1e-37, 0x1p-21})
+/* The same of one summation against another. */
+#define TOL_GDN_GATES_JOINED ((struct op_tol){"TOL_GDN_GATES_JOINED", 1e-5, 1e-6, 0, 1e-5})
+/* Convolution, rule and gated norm as one. Rows between them are rounded to BF16 as the formula's are, near a tie
+ * the other way: 2^-8 of a q, k or v, which the rule and the norm pass on. Then the result is rounded to BF16. */
+#define TOL_GDN_MIX ((struct op_tol){"TOL_GDN_MIX", 1.6e-2, 4e-3, 1e-6, 6e-3})
 /* Nothing is computed: unpacked values, rounded once. */
 #define TOL_EXACT ((struct op_tol){"TOL_EXACT", 0, 0, 0, 0})
 

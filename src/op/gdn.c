@@ -60,10 +60,12 @@ void op_gdn_mix(struct exec *x, struct tensor y, struct tensor qkv, const struct
     int64_t T = b->n_rows, n_k = heads->n_k_heads, n_v = heads->n_v_heads, dk = heads->dk;
     int64_t v_dim = n_v * heads->dv, conv_dim = 2 * n_k * dk + v_dim;
     enum dtype act = in->mixed.dtype;
-    OP_REQUIRE(x, "gdn_mix", n_k >= 1 && n_v >= 1 && dk >= 1 && heads->dv >= 1 && is_act(act));
+    OP_REQUIRE(x, "gdn_mix", n_k >= 1 && n_v >= 1 && n_v % n_k == 0 && is_act(act));
+    OP_REQUIRE(x, "gdn_mix", dk >= 1 && heads->dv >= 1);
     OP_REQUIRE(x, "gdn_mix", is_projected(in, act, T, conv_dim, v_dim, n_v));
     OP_REQUIRE(x, "gdn_mix", is_matrix(&y, act, T, v_dim) && is_matrix(&qkv, act, T, conv_dim));
-    OP_REQUIRE(x, "gdn_mix", conv.n_dims == 2 && conv.dtype == DT_F32 && conv.dim[0] == conv_dim);
+    OP_REQUIRE(x, "gdn_mix", x->planning || qkv.data != in->mixed.data);
+    OP_REQUIRE(x, "gdn_mix", is_matrix(&conv, DT_F32, conv_dim, conv.dim[1]));
     OP_REQUIRE(x, "gdn_mix", is_vector(&norm, DT_F32, heads->dv));
     OP_REQUIRE(x, "gdn_mix", tail.n_dims == 3 && tail.dtype == act && tail.dim[2] == conv_dim);
     OP_REQUIRE(x, "gdn_mix", tail.dim[1] == conv.dim[1] - 1);

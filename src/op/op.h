@@ -195,7 +195,8 @@ void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct tens
 /* y = op_rmsnorm_gated(op_gated_delta_rule(op_causal_conv1d_silu(mixed)), z), where a backend can in one go;
  * tail and S advance as these operators say.
  *   y [T, n_v_heads * dv] act, may be z;  conv F32 [channels, taps], norm F32 [dv]
- *   qkv, as mixed: the rows after the convolution in VERIFY, undefined in other phases. */
+ *   qkv, of mixed's shape and not mixed: the rows after the convolution in VERIFY, undefined in other
+ *   phases. */
 void op_gdn_mix(struct exec *x, struct tensor y, struct tensor qkv, const struct gdn_projected *in,
                 struct tensor conv, struct tensor norm, float eps, struct tensor tail,
                 struct tensor S, const struct gdn_heads *heads, const struct batch *b);

@@ -3,8 +3,6 @@
 /* The joined operators of a Gated DeltaNet layer against the parts, in double; and as all operators, for cuts, phases,
  * neighbours and NaN. */
 
-static const struct op_tol tol_mix = {"GDN_MIX", 1.6e-2, 4e-3, 1e-6, 6e-3};
-
 struct mix_arg {
     struct gdn_heads heads;
     float eps;
@@ -45,7 +43,7 @@ static void check_mix(struct gdn_heads h, int n_seqs, const int32_t *n_rows, int
     p.arg = &arg;
     p.run = run_mix;
     p.poison_state = poison_state;
-    p.tol = p.state_tol = tol_mix;
+    p.tol = p.state_tol = TOL_GDN_MIX;
     p.in[0] = op_tensor(act, T, width, gap);
     p.in[1] = op_tensor(act, T, v_dim, gap);
     p.in[2] = op_tensor(DT_F32, T, h.n_v_heads, gap);
@@ -131,9 +129,35 @@ TEST(gdn_project)
                 op_check_ok(&env[i]);
                 op_check_same("mixed", &got.mixed, &want.mixed);
                 op_check_same("z", &got.z, &want.z);
-                op_check_near("g", &got.g, &want.g, (struct op_tol){"gates", 1e-5, 1e-6, 0, 1e-5});
-                op_check_near("beta", &got.beta, &want.beta,
-                              (struct op_tol){"gates", 1e-5, 1e-6, 0, 1e-5});
+                op_check_near("g", &got.g, &want.g, TOL_GDN_GATES_JOINED);
+                op_check_near("beta", &got.beta, &want.beta, TOL_GDN_GATES_JOINED);
                 op_done();
             }
+}
+
+/* Whoever joins the parts relies on it. */
+TEST(gdn_mix_refuses)
+{
+    static struct op_batch b;
+    const struct gdn_heads uneven = {2, 3, 4, 4}, good = {1, 3, 4, 4};
+    struct op_env *e = op_ref();
+    for (int i = 0; i < 3; i++) {
+        struct gdn_heads h = i == 0 ? uneven : good;
+        int64_t v_dim = h.n_v_heads * h.dv, width = 2 * h.n_k_heads * h.dk + v_dim;
+        struct gdn_projected in = {op_tensor(DT_BF16, 1, width, 0), op_tensor(DT_BF16, 1, v_dim, 0),
+                                   op_tensor(DT_F32, 1, h.n_v_heads, 0),
+                                   op_tensor(DT_F32, 1, h.n_v_heads, 0)};
+        struct tensor qkv = i == 1 ? in.mixed : op_tensor(DT_BF16, 1, width, 0);
+        struct tensor S = op_tensor(DT_F32, 1, v_dim * h.dk, 0);
+        struct tensor tail = op_tensor(DT_BF16, 1, (i == 2 ? 2 : 3) * width, 0);
+        op_case("case %d", i);
+        op_batch_begin(&b, PHASE_DECODE);
+        op_batch_add(&b, 0, 0, 1);
+        op_gdn_mix(&e->exec, in.z, qkv, &in, op_tensor(DT_F32, width, 4, 0),
+                   op_vector(DT_F32, h.dv), 1e-6f,
+                   tensor_3d(tail.data, DT_BF16, 1, i == 2 ? 2 : 3, width),
+                   tensor_4d(S.data, DT_F32, 1, h.n_v_heads, h.dk, h.dv), &h, &b.b);
+        op_check_failed(e, LATHE_E_ARGUMENT, "gdn_mix");
+        op_done();
+    }
 }
