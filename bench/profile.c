@@ -73,7 +73,7 @@ static lathe_status counted_copy_out(void *stream, void *dst, const void *src, s
     return backend_cuda.copy_out(stream, dst, src, bytes, err);
 }
 
-/* Launches that serve several matrices, if they do: noted as one of all their rows. */
+/* Launches that serve several operators, if they do; of matrices noted as one of all their rows. */
 static bool end_joint(bool done)
 {
     (void)cudaEventRecord(call[n_calls].end, raw);
@@ -101,6 +101,20 @@ static bool timed_linear_silu_mul(void *stream, const struct linear_args a[2])
 {
     begin_joint("linear_silu_mul", a, 2);
     return end_joint(backend_cuda.linear_silu_mul(stream, a));
+}
+
+static bool timed_linears_gates(void *stream, const struct linear_args *a, int n,
+                                const struct gdn_gates_args *gates)
+{
+    begin_joint("linears_gates", a, n);
+    return end_joint(backend_cuda.linears_gates(stream, a, n, gates));
+}
+
+static bool timed_gdn_mix(void *stream, const struct gdn_mix_args *a)
+{
+    note("gdn_mix", &a->y, NULL);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    return end_joint(backend_cuda.gdn_mix(stream, a));
 }
 
 struct line {
@@ -200,6 +214,8 @@ static struct backend timed_backend(void)
     USE(block_attention), USE(top_k), USE(pair_scores);
     timed.linears = timed_linears;
     timed.linear_silu_mul = timed_linear_silu_mul;
+    timed.linears_gates = timed_linears_gates;
+    timed.gdn_mix = timed_gdn_mix;
     timed.copy_out = counted_copy_out;
     return timed;
 }
