@@ -40,9 +40,9 @@ struct step {
     struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
     struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32, memory of the host */
     struct tensor head;    /* the same where the backend computes them */
-    struct tensor
-        best; /* [rows of head, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators write:
-                         * values, then ids, of step_best */
+    /* [rows of head, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators write: values, then ids, of
+     * step_best */
+    struct tensor best;
     int32_t n_best, n_best_rows; /* of the last step_best; 0 after step_logits */
     int32_t *row;                /* [max_rows]: the caller's, for step_logits */
     struct batch_store store;

@@ -130,8 +130,8 @@ struct drafter {
     float *ones; /* [n_slots * max_draft, rank] backend memory: DSpark's factor in pair scores */
     /* What a walk reads of the backend's results; NULL where it reads them in place. */
     float *host_logits; /* [n_slots * max_draft, vocab]; DFlash only */
-    int32_t *
-        host_table; /* [n_slots * max_draft, n_candidates * (1 + n_candidates)], as the walk has it */
+    /* [n_slots * max_draft, n_candidates * (1 + n_candidates)], as the walk has it */
+    int32_t *host_table;
     float *host_confidence; /* [n_slots], always there */
 };
 
