@@ -103,8 +103,8 @@ struct drafter_ops {
                          lathe_error *err);
 };
 
-/* drafters.c: by name, NULL if there is none; and all names, "mtp, dflash2, ...", as far as there is room. A name with "+ngram" is
- * that drafter beside n-gram lookup. */
+/* drafters.c: by name, NULL if there is none; and all names, "mtp, dflash2, ...", as far as there is room. A
+ * name with "+ngram" is that drafter beside n-gram lookup. */
 const struct drafter_ops *drafter_named(const char *name);
 void drafter_names(char *out, size_t room);
 /* Opens, places and loads in one, for the options' context. */
