@@ -214,7 +214,7 @@ static lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
     if (!st)
         st = spec_committed(e, 0, 0, 0, n, err);
     if (!st)
-        st = step_logits(step, &last, 1, err);
+        st = step_best(step, &last, 1, 1, err);
     if (!st) {
         step_begin(step, PHASE_DECODE);
         step_add(step, 0, n, token, 1);
