@@ -29,10 +29,11 @@ DEPFLAGS = -MMD -MP
 CUDA_HOME ?= /usr/local/cuda
 NVCC     ?= $(CUDA_HOME)/bin/nvcc
 SMS      ?= 80 86 89 90 120a
+CODES    := $(patsubst 90,90a,$(SMS))
 NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
-            $(foreach s,$(patsubst 90,90a,$(SMS)),-gencode=arch=compute_$(s),code=sm_$(s))
+            $(foreach s,$(CODES),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
-CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(SMS)"' -isystem $(CUDA_HOME)/include
+CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(CODES)"' -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 

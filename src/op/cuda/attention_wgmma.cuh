@@ -63,7 +63,7 @@ template <typename K> static inline size_t hopper_shared(void)
 
 #if HAS_WGMMA
 
-__device__ __forceinline__ float exp2_fast(float x)
+__device__ __forceinline__ float exp2_approx(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -339,7 +339,7 @@ hopper_softmax(float (&s)[32], struct hopper_weights<K> &p, float (&m)[2], float
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
         float top = fmaxf(m[h], __fmul_rn(x, factor[h]));
         float base = top == -INFINITY ? 0.0f : top;
-        f[h] = exp2_fast(__fsub_rn(m[h], base));
+        f[h] = exp2_approx(__fsub_rn(m[h], base));
         m[h] = top;
         by[h] = factor[h];
         off[h] = __fsub_rn(tile::weight_log2, base);
@@ -360,8 +360,8 @@ hopper_softmax(float (&s)[32], struct hopper_weights<K> &p, float (&m)[2], float
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float x = exp2_fast(fmaf(s[j * 4 + h * 2], by[h], off[h]));
-            float y = exp2_fast(fmaf(s[j * 4 + h * 2 + 1], by[h], off[h]));
+            float x = exp2_approx(fmaf(s[j * 4 + h * 2], by[h], off[h]));
+            float y = exp2_approx(fmaf(s[j * 4 + h * 2 + 1], by[h], off[h]));
             sum[h] = __fadd_rn(sum[h], __fadd_rn(x, y));
 #pragma unroll
             for (int i = 0; i < tile::PARTS; i++)

@@ -7,7 +7,7 @@
 #include "op/cuda/cuda.h"
 #include "op/cuda/gemm.h"
 
-/* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90 120a". */
+/* The compute capabilities that kernels were built for, from the Makefile: "80 86 89 90a 120a". */
 #ifndef LATHE_CUDA_SMS
 #define LATHE_CUDA_SMS "90"
 #endif

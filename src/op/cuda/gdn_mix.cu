@@ -186,11 +186,6 @@ __global__ void __launch_bounds__(THREADS, 1) gdn_mix(mix a)
     }
 }
 
-static bool is_aligned(const void *p, size_t to)
-{
-    return (uintptr_t)p % to == 0;
-}
-
 extern "C" bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
 {
     struct gpu *c = cuda_of(stream);
@@ -202,8 +197,7 @@ extern "C" bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
     if (c->sm < 90 || a->b->phase == PHASE_PREFILL || in->mixed.dtype != DT_BF16 || h->dk > MOST ||
         h->dv > MOST || h->dk % 4 || h->dv % 4 || 2 * h->dk + h->dv > THREADS ||
         group > MOST_GROUP || a->conv.dim[1] != TAPS || a->conv.stride != TAPS ||
-        !is_aligned(a->conv.data, 16) || !is_aligned(a->norm.data, 16) ||
-        !is_aligned(a->S.data, 16) || a->S.stride % 4)
+        !is_wide(a->conv.data) || !is_wide(a->norm.data) || !is_wide(a->S.data) || a->S.stride % 4)
         return false;
     if (cuda_batch(c, a->b, &b, &err))
         return false; /* the parts report it */
