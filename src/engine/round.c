@@ -117,7 +117,7 @@ static lathe_status choose(struct lathe_engine *e, struct slot *s, int32_t i,
                            struct verify_row *row, int32_t *id)
 {
     struct sampler *sampler = s->request->sampler;
-    struct logits_best best = step_best_of(&e->step, i);
+    struct logits_best best = best_rows_at(&e->step.best, i);
     row->logits = tensor_at(&e->step.logits, i);
     if (best.n > 0 && sampler_pick_best(sampler, &e->scratch, &best, NULL, 0, id))
         return LATHE_OK;

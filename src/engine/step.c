@@ -17,7 +17,6 @@ static void shape_outputs(struct step *s)
     s->hidden = tensor_2d(NULL, s->o.state->act, s->o.max_rows, d->hidden);
     s->feature = tensor_2d(NULL, s->o.state->act, s->o.max_rows, (int64_t)s->o.n_taps * d->hidden);
     s->logits = tensor_2d(NULL, DT_F32, logit_rows(&s->o), d->vocab);
-    s->best = tensor_2d(NULL, DT_I32, logit_rows(&s->o), 2 * SAMPLE_MAX_BEST);
     s->shadow = tensor_2d(NULL, s->o.state->act, STEP_SHADOW_SLOTS * 16, d->hidden);
 }
 
@@ -37,16 +36,6 @@ static size_t output_bytes(const struct step *s)
            tensor_bytes(&s->shadow);
 }
 
-/* The best of the rows of `head`: values in the first half of `best`, ids in the second. */
-static void best_of(struct exec *x, const struct step *s, struct tensor head, int32_t n_best)
-{
-    int64_t n = head.dim[0];
-    int32_t *at = s->best.data;
-    struct tensor value = tensor_2d(at, DT_F32, n, n_best);
-    struct tensor id = tensor_2d(at ? at + n * n_best : NULL, DT_I32, n, n_best);
-    op_top_k(x, value, id, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
-}
-
 /* The peak of a step of n rows, the head's projection included. */
 static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase, size_t *peak,
                               struct buf *listing, lathe_error *err)
@@ -60,9 +49,10 @@ static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase,
     struct feature_taps taps = taps_of(s, n);
     forward(&x, s->o.model, s->o.state, &b, &taps, tensor_rows(s->hidden, 0, n));
     struct tensor head = tensor_rows(s->logits, 0, n_logits);
+    struct best_rows best = {0};
     forward_logits(&x, s->o.model, head, s->hidden, no_rows);
     if (s->o.ids)
-        best_of(&x, s, head, SAMPLE_MAX_BEST);
+        best_rows_find(&x, &best, head, s->o.ids, SAMPLE_MAX_BEST);
     lathe_status st = exec_end(&x, err);
     if (x.peak > *peak)
         *peak = x.peak;
@@ -111,7 +101,7 @@ lathe_status step_open(struct step *s, const struct step_options *o, struct regi
     if (!o->backend->is_host)
         st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_bytes(&s->logits), err);
     if (!st)
-        st = o->backend->alloc_host(o->stream, &s->best.data, tensor_bytes(&s->best), err);
+        st = best_rows_open(&s->best, o->backend, o->stream, logit_rows(o), err);
     if (st) {
         step_close(s);
         return st;
@@ -133,8 +123,7 @@ void step_close(struct step *s)
 {
     if (s->logits.data && s->logits.data != s->head.data)
         s->o.backend->free_host(s->o.stream, s->logits.data);
-    if (s->best.data)
-        s->o.backend->free_host(s->o.stream, s->best.data);
+    best_rows_close(&s->best, s->o.backend, s->o.stream);
     batch_store_close(&s->store);
     free(s->row);
     free(s->kept);
@@ -230,7 +219,7 @@ lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_er
     exec_begin(&s->x);
     forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
     (void)exec_fetch(&s->x, &head, s->logits.data);
-    s->n_best = 0;
+    s->best.n = 0;
     return exec_end(&s->x, err);
 }
 
@@ -240,21 +229,8 @@ lathe_status step_best(struct step *s, const int32_t *row, int32_t n, int32_t n_
     struct tensor head = tensor_rows(s->head, 0, n);
     exec_begin(&s->x);
     forward_logits(&s->x, s->o.model, head, row ? s->hidden : tensor_rows(s->hidden, 0, n), row);
-    best_of(&s->x, s, head, n_best);
-    exec_wait(&s->x);
-    s->n_best = n_best;
-    s->n_best_rows = n;
+    best_rows_find(&s->x, &s->best, head, s->o.ids, n_best);
     return exec_end(&s->x, err);
-}
-
-struct logits_best step_best_of(const struct step *s, int32_t i)
-{
-    struct logits_best best = {.n = s->n_best};
-    if (best.n > 0) {
-        best.value = (const float *)s->best.data + (ptrdiff_t)i * best.n;
-        best.id = (const int32_t *)s->best.data + ((ptrdiff_t)s->n_best_rows + i) * best.n;
-    }
-    return best;
 }
 
 lathe_status step_fetch(struct step *s, int32_t i, lathe_error *err)

@@ -4,7 +4,7 @@
 #define LATHE_ENGINE_STEP_H
 
 #include "model/forward.h"
-#include "sample/sample.h"
+#include "sample/best.h"
 
 /* Rows that get logits in one projection. 32: enough for the head's matrix to be read for many rows
  * at once when a text is scored, 32 MB at the 27B's vocabulary. */
@@ -40,11 +40,8 @@ struct step {
     struct tensor feature; /* [max_rows, n_taps * hidden] act; no columns without taps */
     struct tensor logits;  /* [STEP_LOGIT_ROWS or max_seqs, vocab] F32, memory of the host */
     struct tensor head;    /* the same where the backend computes them */
-    /* [rows of head, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators write: values, then ids, of
-     * step_best */
-    struct tensor best;
-    int32_t n_best, n_best_rows; /* of the last step_best; 0 after step_logits */
-    int32_t *row;                /* [max_rows]: the caller's, for step_logits */
+    struct best_rows best; /* of the last step_best; none after step_logits */
+    int32_t *row;          /* [max_rows]: the caller's, for step_logits */
     struct batch_store store;
     struct batch batch;
     struct tensor
@@ -71,12 +68,10 @@ lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_
                          lathe_error *err);
 /* Logits of n <= logits.dim[0] rows of s->hidden (row NULL: the first ones) into the first n rows of s->logits. */
 lathe_status step_logits(struct step *s, const int32_t *row, int32_t n, lathe_error *err);
-/* The same, but only the n_best <= SAMPLE_MAX_BEST best ids of each row reach the host, for step_best_of;
+/* The same, but only the n_best <= SAMPLE_MAX_BEST best ids of each row reach the host, in s->best;
  * step_fetch brings row i to its place in s->logits. */
 lathe_status step_best(struct step *s, const int32_t *row, int32_t n, int32_t n_best,
                        lathe_error *err);
 lathe_status step_fetch(struct step *s, int32_t i, lathe_error *err);
-/* Of row i, valid until the next call for logits; none after step_logits. */
-struct logits_best step_best_of(const struct step *s, int32_t i);
 
 #endif

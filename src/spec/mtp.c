@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "cache/kv.h"
+#include "sample/best.h"
 #include "spec/drafter.h"
 
 enum {
@@ -35,12 +36,11 @@ struct drafter {
     size_t workspace_bytes;
     struct tensor
         kept; /* [n_slots * N_KEPT, hidden] act: h_t of a slot in row t % N_KEPT of its own */
-    struct tensor in;     /* [max_rows, hidden] act: hidden states of a batch */
-    struct tensor out;    /* [n_slots, hidden] act: what mtp_step makes of them */
-    struct tensor logits; /* [n_slots, vocab] F32 */
-    float *host_logits;   /* the same for the host; NULL where it reads them in place */
-    struct tensor best;   /* [n_slots, 2 * SAMPLE_MAX_BEST] I32, memory of the host that operators
-                           * write: values, then ids, of the best */
+    struct tensor in;      /* [max_rows, hidden] act: hidden states of a batch */
+    struct tensor out;     /* [n_slots, hidden] act: what mtp_step makes of them */
+    struct tensor logits;  /* [n_slots, vocab] F32 */
+    float *host_logits;    /* the same for the host; NULL where it reads them in place */
+    struct best_rows best; /* [n_slots]: of the logits, where these are not whole */
 
     /* The batch, and rows to gather. */
     struct batch_store store;
@@ -70,17 +70,6 @@ static void shape(struct drafter *d)
     d->in = tensor_2d(NULL, d->o.act, max_rows(d), m->hidden);
     d->out = tensor_2d(NULL, d->o.act, d->o.n_slots, m->hidden);
     d->logits = tensor_2d(NULL, DT_F32, d->o.n_slots, m->vocab);
-    d->best = tensor_2d(NULL, DT_I32, d->o.n_slots, 2 * SAMPLE_MAX_BEST);
-}
-
-/* The n_best best ids of each row of logits: values in the first half of d->best, ids in the second. */
-static void best_of(struct exec *x, const struct drafter *d, struct tensor logits, int32_t n_best)
-{
-    int64_t n = logits.dim[0];
-    int32_t *at = d->best.data;
-    struct tensor value = tensor_2d(at, DT_F32, n, n_best);
-    struct tensor id = tensor_2d(at ? at + n * n_best : NULL, DT_I32, n, n_best);
-    op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
 }
 
 /* Peak of the workspace with n rows: of context where is_context, else of a step of n slots. */
@@ -91,6 +80,7 @@ static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_contex
     struct batch b = {.phase = PHASE_DECODE, .n_rows = n, .n_seqs = 1, .seq = &seq};
     struct kv_pages pages = kv_cache_layer(&d->kv, 0);
     struct tensor in = tensor_rows(d->in, 0, n);
+    struct best_rows best = {0};
     struct exec x;
     exec_plan(&x, d->o.backend, d->o.stream, NULL);
     if (is_context) {
@@ -99,7 +89,7 @@ static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_contex
         struct tensor out = tensor_rows(d->out, 0, n), rows = tensor_rows(d->logits, 0, n);
         mtp_step(&x, d->o.model, &b, &pages, &d->rope, in, out);
         forward_logits(&x, d->o.model, rows, out, NULL);
-        best_of(&x, d, rows, SAMPLE_MAX_BEST);
+        best_rows_find(&x, &best, rows, d->o.ids, SAMPLE_MAX_BEST);
     }
     if (x.peak > *peak)
         *peak = x.peak;
@@ -153,7 +143,7 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     at = cut(&d->out, at);
     (void)cut(&d->logits, at);
     exec_init(&d->x, d->o.backend, d->o.stream, memory, d->workspace_bytes);
-    st = d->o.backend->alloc_host(d->o.stream, &d->best.data, tensor_bytes(&d->best), err);
+    st = best_rows_open(&d->best, d->o.backend, d->o.stream, d->o.n_slots, err);
     if (st || d->o.backend->is_host)
         return st;
     st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
@@ -193,8 +183,7 @@ static void mtp_close(struct drafter *d)
     kv_cache_close(&d->kv);
     if (d->host_logits)
         d->o.backend->free_host(d->o.stream, d->host_logits);
-    if (d->best.data)
-        d->o.backend->free_host(d->o.stream, d->best.data);
+    best_rows_close(&d->best, d->o.backend, d->o.stream);
     free(d->slot);
     free(d->row);
     batch_store_close(&d->store);
@@ -334,14 +323,6 @@ static struct tensor gathered(struct drafter *d, int32_t i, int32_t n)
     return tensor_rows(from, first, n);
 }
 
-/* What the host has of the logits of live proposals: the n_best best ids of each, or, where n_best is 0, all. */
-struct drawn {
-    int32_t n_best;
-    const float *logits; /* [n_live, vocab] */
-    const float *value;  /* [n_live, n_best] */
-    const int32_t *id;
-};
-
 /* How many of the best ids the choices of all live proposals take; 0: whole rows. */
 static int32_t n_best_of(const struct drafter *d, int32_t n_live)
 {
@@ -355,8 +336,8 @@ static int32_t n_best_of(const struct drafter *d, int32_t n_live)
     return most;
 }
 
-/* Draft i of every live proposal, up to what it is chosen from. */
-static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, struct drawn *from,
+/* Draft i of every live proposal, up to what it is chosen from: d->best, or *logits [n_live, vocab], else NULL. */
+static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, const float **logits,
                                lathe_error *err)
 {
     begin_rows(d);
@@ -376,45 +357,39 @@ static lathe_status draft_step(struct drafter *d, int32_t n_live, int32_t i, str
     struct tensor rows = tensor_rows(d->logits, 0, n_live);
     forward_logits(&d->x, d->o.model, rows, out, NULL);
     int32_t n_best = n_best_of(d, n_live);
-    *from = (struct drawn){.n_best = n_best};
-    if (n_best > 0) {
-        best_of(&d->x, d, rows, n_best);
-        exec_wait(&d->x);
-        from->value = d->best.data;
-        from->id = (const int32_t *)d->best.data + (int64_t)n_live * n_best;
-    } else {
-        from->logits = exec_fetch(&d->x, &rows, d->host_logits);
-    }
+    *logits = NULL;
+    d->best.n = 0;
+    if (n_best > 0)
+        best_rows_find(&d->x, &d->best, rows, d->o.ids, n_best);
+    else
+        *logits = exec_fetch(&d->x, &rows, d->host_logits);
     return exec_end(&d->x, err);
 }
 
-/* Row j of the logits, whole; NULL after a failure. */
-static const float *whole_row(struct drafter *d, const struct drawn *from, int32_t j)
+/* Row j of the logits, of which `logits` are all or NULL; NULL after a failure. */
+static const float *whole_row(struct drafter *d, const float *logits, int32_t j)
 {
     struct tensor one = tensor_rows(d->logits, j, 1);
-    if (from->logits)
-        return from->logits + (int64_t)j * d->logits.stride;
+    if (logits)
+        return logits + (int64_t)j * d->logits.stride;
     exec_begin(&d->x);
     return exec_fetch(&d->x, &one, d->host_logits);
 }
 
 /* Chooses the next draft of live proposal j. False if there is none; that the head's logits are not finite is
  * said once. */
-static bool choose(struct drafter *d, int32_t j, const struct drawn *from)
+static bool choose(struct drafter *d, int32_t j, const float *logits)
 {
     lathe_error err;
     struct draft_request *r = d->live[j];
     struct draft_law *law = r->law ? &r->law[r->n] : NULL;
-    int32_t id, n = from->n_best;
-    if (n > 0) {
-        const struct logits_best best = {n, from->value + (int64_t)j * n,
-                                         from->id + (int64_t)j * n};
-        if (sampler_pick_best(r->sampler, d->o.scratch, &best, r->draft, r->n, &id)) {
-            r->draft[r->n++] = id;
-            return true;
-        }
+    struct logits_best best = best_rows_at(&d->best, j);
+    int32_t id;
+    if (sampler_pick_best(r->sampler, d->o.scratch, &best, r->draft, r->n, &id)) {
+        r->draft[r->n++] = id;
+        return true;
     }
-    const float *logits = whole_row(d, from, j);
+    logits = whole_row(d, logits, j);
     if (!logits || (law && sampler_law(r->sampler, d->o.scratch, logits, r->draft, r->n, law->q,
                                        &law->n, NULL)))
         return false;
@@ -444,14 +419,14 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
         d->live[n_live++] = &r[i];
     }
     for (int32_t i = 0; n_live > 0; i++) {
-        struct drawn from;
-        lathe_status st = draft_step(d, n_live, i, &from, err);
+        const float *logits;
+        lathe_status st = draft_step(d, n_live, i, &logits, err);
         if (st)
             return st;
         int32_t kept = 0;
         for (int32_t j = 0; j < n_live; j++) {
             struct draft_request *q = d->live[j];
-            if (!choose(d, j, &from) || q->n >= most_of(d, q))
+            if (!choose(d, j, logits) || q->n >= most_of(d, q))
                 continue;
             d->row[kept] = j;
             d->live[kept++] = q;
