@@ -205,8 +205,11 @@ static lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
     enum { ROWS = 32 };
     static const int32_t token[ROWS];
     struct step *step = &e->step;
-    int32_t n = e->options.n_ctx <= ROWS ? e->options.n_ctx - 1 : ROWS, last = 0;
-    if (e->backend->is_host || n > step->o.max_rows || n < 1)
+    int32_t most = e->options.n_ctx - 1, last = 0;
+    if (most > step->o.max_rows)
+        most = step->o.max_rows;
+    int32_t n = most < ROWS ? most : ROWS;
+    if (e->backend->is_host || n < 1)
         return LATHE_OK;
     step_begin(step, PHASE_PREFILL);
     step_add(step, 0, 0, token, n);
