@@ -8,23 +8,9 @@
 void sequence_init(struct sequence *s, enum phase phase, int32_t slot, int32_t pos, int32_t n_rows)
 {
     *s = (struct sequence){0};
-    s->b = (struct batch){
-        .phase = phase,
-        .n_rows = n_rows,
-        .n_seqs = 1,
-        .token = s->token,
-        .slot = s->slot,
-        .pos = s->pos,
-        .rope_pos = (const int32_t(*)[3])s->rope_pos,
-        .seq = &s->seq,
-    };
-    s->seq = (struct batch_seq){.slot = slot, .n_rows = n_rows, .pos = pos};
-    for (int32_t t = 0; t < n_rows; t++) {
-        s->slot[t] = slot;
-        s->pos[t] = pos + t;
-        for (int i = 0; i < 3; i++)
-            s->rope_pos[t][i] = pos + t;
-    }
+    struct batch_store store = {s->token, s->slot, s->pos, s->rope_pos, &s->seq};
+    batch_begin(&s->b, &store, phase);
+    batch_add(&s->b, &store, slot, pos, NULL, n_rows);
 }
 
 enum {

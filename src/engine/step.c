@@ -25,15 +25,10 @@ static struct feature_taps taps_of(const struct step *s, int32_t n_rows)
     return (struct feature_taps){s->o.n_taps, s->o.tap, tensor_rows(s->feature, 0, n_rows)};
 }
 
-static size_t tensor_bytes(const struct tensor *t)
-{
-    return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
-}
-
 static size_t output_bytes(const struct step *s)
 {
-    return tensor_bytes(&s->hidden) + tensor_bytes(&s->feature) + tensor_bytes(&s->logits) +
-           tensor_bytes(&s->shadow);
+    return tensor_room(&s->hidden) + tensor_room(&s->feature) + tensor_room(&s->logits) +
+           tensor_room(&s->shadow);
 }
 
 /* The peak of a step of n rows, the head's projection included. */
@@ -93,13 +88,13 @@ lathe_status step_open(struct step *s, const struct step_options *o, struct regi
         return st;
     }
     s->hidden.data = (unsigned char *)s->workspace + s->workspace_bytes;
-    s->feature.data = (unsigned char *)s->hidden.data + tensor_bytes(&s->hidden);
+    s->feature.data = (unsigned char *)s->hidden.data + tensor_room(&s->hidden);
     s->head = s->logits;
-    s->head.data = (unsigned char *)s->feature.data + tensor_bytes(&s->feature);
-    s->shadow.data = (unsigned char *)s->head.data + tensor_bytes(&s->head);
+    s->head.data = (unsigned char *)s->feature.data + tensor_room(&s->feature);
+    s->shadow.data = (unsigned char *)s->head.data + tensor_room(&s->head);
     s->logits.data = s->head.data;
     if (!o->backend->is_host)
-        st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_bytes(&s->logits), err);
+        st = o->backend->alloc_host(o->stream, &s->logits.data, tensor_room(&s->logits), err);
     if (!st)
         st = best_rows_open(&s->best, o->backend, o->stream, logit_rows(o), err);
     if (st) {

@@ -51,11 +51,6 @@ struct drafter {
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-static size_t tensor_bytes(const struct tensor *t)
-{
-    return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
-}
-
 /* Rows of a batch: no more are committed at once than the context has. */
 static int32_t max_rows(const struct drafter *d)
 {
@@ -113,7 +108,7 @@ static lathe_status plan(const struct drafter *d, size_t *peak, lathe_error *err
 static unsigned char *cut(struct tensor *t, unsigned char *at)
 {
     t->data = at;
-    return at + tensor_bytes(t);
+    return at + tensor_room(t);
 }
 
 static lathe_status open_arrays(struct drafter *d, lathe_error *err)
@@ -134,8 +129,8 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     lathe_status st = plan(d, &d->workspace_bytes, err);
     if (!st)
         st = region_take(r, &memory,
-                         d->workspace_bytes + tensor_bytes(&d->in) + tensor_bytes(&d->out) +
-                             tensor_bytes(&d->logits),
+                         d->workspace_bytes + tensor_room(&d->in) + tensor_room(&d->out) +
+                             tensor_room(&d->logits),
                          err);
     if (st || r->measuring)
         return st;
@@ -146,7 +141,7 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     st = best_rows_open(&d->best, d->o.backend, d->o.stream, d->o.n_slots, err);
     if (st || d->o.backend->is_host)
         return st;
-    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_bytes(&d->logits), err);
+    st = d->o.backend->alloc_host(d->o.stream, &host, tensor_room(&d->logits), err);
     if (!st)
         d->host_logits = host;
     return st;
@@ -168,7 +163,7 @@ static lathe_status mtp_place(struct drafter *d, int32_t n_ctx, struct memory *m
     kv_cache_close(&d->kv); /* of what was measured before */
     lathe_status st = kv_cache_open(&d->kv, &s, &m->cache, err);
     if (!st)
-        st = region_take(&m->cache, &d->kept.data, tensor_bytes(&d->kept), err);
+        st = region_take(&m->cache, &d->kept.data, tensor_room(&d->kept), err);
     if (!st)
         st = place_workspace(d, &m->workspace, err);
     if (st)

@@ -89,6 +89,11 @@ struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n)
     return t;
 }
 
+size_t tensor_room(const struct tensor *t)
+{
+    return ((size_t)tensor_elements(t) * dtype_size(t->dtype) + 63) & ~(size_t)63;
+}
+
 struct tensor tensor_after(struct tensor t, size_t bytes)
 {
     if (t.data)

@@ -56,6 +56,8 @@ void *tensor_at(const struct tensor *t, int64_t r);
 struct tensor tensor_rows(struct tensor t, int64_t first, int64_t n);
 /* Columns [first, first + n) of a matrix. */
 struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n);
+/* Bytes of its elements one after the other, up to a whole line of 64. */
+size_t tensor_room(const struct tensor *t);
 /* The same view `bytes` further on; without data none. */
 struct tensor tensor_after(struct tensor t, size_t bytes);
 /* "BF16 [320, 768]" into a static-size buffer. */

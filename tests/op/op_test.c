@@ -417,30 +417,22 @@ bool op_row_has_nan(const struct tensor *t, int64_t row)
     return false;
 }
 
+static struct batch_store store_of(struct op_batch *b)
+{
+    return (struct batch_store){b->token, b->slot, b->pos, b->rope_pos, b->seq};
+}
+
 void op_batch_begin(struct op_batch *b, enum phase phase)
 {
-    b->b = (struct batch){
-        .phase = phase,
-        .token = b->token,
-        .slot = b->slot,
-        .pos = b->pos,
-        .rope_pos = (const int32_t(*)[3])b->rope_pos,
-        .seq = b->seq,
-    };
+    struct batch_store store = store_of(b);
+    batch_begin(&b->b, &store, phase);
 }
 
 void op_batch_add(struct op_batch *b, int32_t slot, int32_t pos, int32_t n_rows)
 {
+    struct batch_store store = store_of(b);
     CHECK(b->b.n_seqs < OP_MAX_SEQS && b->b.n_rows + n_rows <= OP_MAX_ROWS);
-    b->seq[b->b.n_seqs++] = (struct batch_seq){slot, b->b.n_rows, n_rows, pos};
-    for (int32_t i = 0; i < n_rows; i++) {
-        int32_t t = b->b.n_rows++;
-        b->token[t] = 0;
-        b->slot[t] = slot;
-        b->pos[t] = pos + i;
-        for (int axis = 0; axis < 3; axis++)
-            b->rope_pos[t][axis] = pos + i;
-    }
+    batch_add(&b->b, &store, slot, pos, NULL, n_rows);
 }
 
 struct weight op_weight(enum weight_format_id format, int64_t rows, int64_t cols, struct rng *r,

@@ -80,6 +80,12 @@ __device__ __forceinline__ float softplus(float x)
 {
     return x > 20 ? x : log1pf(expf(x));
 }
+/* Of x, a sum of in_proj_a (which 0) or in_proj_b (1): the log decay or beta. */
+__device__ __forceinline__ float gdn_gate(int which, float x, const float *A_log,
+                                          const float *dt_bias, int64_t head)
+{
+    return which == 0 ? -expf(A_log[head]) * softplus(x + dt_bias[head]) : sigmoid(x);
+}
 
 /* ---- Reductions: the order of the additions depends on the block's size only ---------------------- */
 
@@ -124,23 +130,33 @@ __device__ __forceinline__ void begin_kernel()
 #endif
 }
 
-/* The kernel calls begin_kernel before it reads or writes what others do. What fails is reported by
- * cuda_launched. */
+/* The kernel calls begin_kernel before it reads or writes what others do. `cluster` blocks are a cluster, where the
+ * device has them; 1: there are none. What fails is reported by cuda_launched. */
 template <typename... P, typename... A>
-static inline void launch_next(struct gpu *c, void (*kernel)(P...), dim3 grid, dim3 block,
-                               size_t shared, A... args)
+static inline void launch_clusters(struct gpu *c, unsigned cluster, void (*kernel)(P...), dim3 grid,
+                                   dim3 block, size_t shared, A... args)
 {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attribute[2] = {};
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = cudaLaunchAttributeClusterDimension;
+    attribute[1].val.clusterDim.x = cluster;
+    attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
-    config.attrs = &overlap;
-    config.numAttrs = c->sm >= 90 ? 1 : 0; /* there kernels can overlap */
+    config.attrs = attribute;
+    config.numAttrs = c->sm < 90 ? 0 : cluster > 1 ? 2 : 1; /* from there on kernels can overlap */
     (void)cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+
+template <typename... P, typename... A>
+static inline void launch_next(struct gpu *c, void (*kernel)(P...), dim3 grid, dim3 block,
+                               size_t shared, A... args)
+{
+    launch_clusters(c, 1, kernel, grid, block, shared, args...);
 }
 
 /* A small array of the host that a kernel takes by value: it comes with the launch, where a copy would stand between
@@ -156,6 +172,16 @@ __device__ __forceinline__ int32_t few_at(const struct few &f, int64_t i)
 }
 
 /* ---- Host side --------------------------------------------------------------------------------- */
+
+static inline bool is_aligned(const void *p, size_t to)
+{
+    return (uintptr_t)p % to == 0;
+}
+/* Does every row begin at a multiple of 16 bytes? The stride is in elements of `size` bytes. */
+static inline bool rows_aligned(const void *p, int64_t stride, size_t size)
+{
+    return is_aligned(p, 16) && (size_t)stride * size % 16 == 0;
+}
 
 /* Runs its last argument with T the type of an activation dtype. */
 #define WITH_ACT(dtype, T, ...)                                                                    \

@@ -28,28 +28,6 @@ struct delta {
     bool wide_S; /* four columns of S in one access */
 };
 
-/* Four values from i of n, zero behind the last. */
-template <typename T> __device__ __forceinline__ float4 four(const T *p, int i, int n, bool wide);
-template <> __device__ __forceinline__ float4 four(const float *p, int i, int n, bool wide)
-{
-    if (wide)
-        return i < n ? *(const float4 *)(p + i) : make_float4(0, 0, 0, 0);
-    return make_float4(i < n ? p[i] : 0, i + 1 < n ? p[i + 1] : 0, i + 2 < n ? p[i + 2] : 0,
-                       i + 3 < n ? p[i + 3] : 0);
-}
-template <> __device__ __forceinline__ float4 four(const bf16 *p, int i, int n, bool wide)
-{
-    if (wide) {
-        if (i >= n)
-            return make_float4(0, 0, 0, 0);
-        uint2 x = *(const uint2 *)(p + i);
-        return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u),
-                           __uint_as_float(x.y << 16), __uint_as_float(x.y & 0xffff0000u));
-    }
-    return make_float4(i < n ? to_float(p[i]) : 0, i + 1 < n ? to_float(p[i + 1]) : 0,
-                       i + 2 < n ? to_float(p[i + 2]) : 0, i + 3 < n ? to_float(p[i + 3]) : 0);
-}
-
 /* `n` rows from row t of the batch, by the producers together. WIDE: four of q and k in one access. */
 template <typename T, int PER_LANE, int ROWS, bool WIDE>
 __device__ __forceinline__ void prepare(const struct delta &a,
@@ -111,14 +89,7 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
         prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[0], s.first_row, min(ROWS, s.n_rows), head,
                                          col);
     } else {
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) {
-            int k = i / 4 * 64 + lane / 2 * 4 + i % 4;
-            float4 f = make_float4(0, 0, 0, 0);
-            if (k < a.dk)
-                f = four(S + (int64_t)k * a.dv, 0, a.dv - at, a.wide_S);
-            x[i][0] = f.x, x[i][1] = f.y, x[i][2] = f.z, x[i][3] = f.w;
-        }
+        load_S(x, S, a.dk, a.dv, a.dv - at, a.wide_S);
     }
     for (int32_t first = 0; first < s.n_rows; first += ROWS) {
         int now = first / ROWS % 2;
@@ -137,22 +108,7 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
     }
     if (!a.store || warp >= WARPS)
         return;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        int k = i / 4 * 64 + lane / 2 * 4 + i % 4;
-        if (k >= a.dk)
-            continue;
-        float *to = S + (int64_t)k * a.dv;
-        if (a.wide_S) {
-            if (at < a.dv)
-                *(float4 *)to = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
-        } else {
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                if (at + c < a.dv)
-                    to[c] = x[i][c];
-        }
-    }
+    store_S(x, S, a.dk, a.dv, a.dv - at, a.wide_S);
 }
 
 static bool aligned(const void *p, int64_t stride, size_t size, size_t to)

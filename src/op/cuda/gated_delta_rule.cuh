@@ -71,6 +71,67 @@ __device__ __forceinline__ float sum_columns(const float x[4], const float y[4])
     return sum + __shfl_xor_sync(all, sum, 2);
 }
 
+/* Four values from i of n, zero behind the last. */
+template <typename T> __device__ __forceinline__ float4 four(const T *p, int i, int n, bool wide);
+template <> __device__ __forceinline__ float4 four(const float *p, int i, int n, bool wide)
+{
+    if (wide)
+        return i < n ? *(const float4 *)(p + i) : make_float4(0, 0, 0, 0);
+    return make_float4(i < n ? p[i] : 0, i + 1 < n ? p[i + 1] : 0, i + 2 < n ? p[i + 2] : 0,
+                       i + 3 < n ? p[i + 3] : 0);
+}
+template <> __device__ __forceinline__ float4 four(const bf16 *p, int i, int n, bool wide)
+{
+    if (wide) {
+        if (i >= n)
+            return make_float4(0, 0, 0, 0);
+        uint2 x = *(const uint2 *)(p + i);
+        return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u),
+                           __uint_as_float(x.y << 16), __uint_as_float(x.y & 0xffff0000u));
+    }
+    return make_float4(i < n ? to_float(p[i]) : 0, i + 1 < n ? to_float(p[i + 1]) : 0,
+                       i + 2 < n ? to_float(p[i + 2]) : 0, i + 3 < n ? to_float(p[i + 3]) : 0);
+}
+
+/* S, [dk, dv] from the first of the lane's four columns on, of which `left` are there, to registers and back: x[i][c] is
+ * row i / 4 * 64 + lane / 2 * 4 + i % 4 and column c of the four. wide: four in one access. */
+template <int PER_LANE>
+__device__ __forceinline__ void load_S(float (&x)[PER_LANE][4], const float *S, int32_t dk,
+                                       int32_t dv, int32_t left, bool wide)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        int k = i / 4 * 64 + lane / 2 * 4 + i % 4;
+        float4 f = make_float4(0, 0, 0, 0);
+        if (k < dk)
+            f = four(S + (int64_t)k * dv, 0, left, wide);
+        x[i][0] = f.x, x[i][1] = f.y, x[i][2] = f.z, x[i][3] = f.w;
+    }
+}
+template <int PER_LANE>
+__device__ __forceinline__ void store_S(const float (&x)[PER_LANE][4], float *S, int32_t dk,
+                                        int32_t dv, int32_t left, bool wide)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        int k = i / 4 * 64 + lane / 2 * 4 + i % 4;
+        if (k >= dk)
+            continue;
+        float *to = S + (int64_t)k * dv;
+        if (wide) {
+            if (left > 0)
+                *(float4 *)to = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
+        } else {
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (c < left)
+                    to[c] = x[i][c];
+        }
+    }
+}
+
 /* By warp `warp` of those that share `in`: n rows. S[i][c] is row i / 4 * 64 + lane / 2 * 4 + i % 4 of S and column
  * c of the lane's four, which begin at 8 warp + lane % 2 * 4. o [n, o_stride] takes the columns before
  * `cols`; NULL: none. */

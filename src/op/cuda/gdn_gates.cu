@@ -44,8 +44,7 @@ __device__ __forceinline__ void finish(const struct gates &a, int which, const f
 #pragma unroll
     for (int i = 1; i < THREADS / 32; i++)
         x += part[i][threadIdx.x];
-    a.y[which][row * a.y_stride[which] + head] =
-        which == 0 ? -expf(a.A_log[head]) * softplus(x + a.dt_bias[head]) : sigmoid(x);
+    a.y[which][row * a.y_stride[which] + head] = gdn_gate(which, x, a.A_log, a.dt_bias, head);
 }
 
 /* Any format and shape: a block an output and row. */

@@ -88,21 +88,15 @@ __device__ __forceinline__ void put_gated(const mix &a, const float *o, int64_t 
                                           const float (&z)[4], float4 w)
 {
     int c = threadIdx.x % 32 * 4;
-    float4 v = c < a.dv ? *(const float4 *)(o + c) : make_float4(0, 0, 0, 0);
-    float sum = warp_sum(dot4(v, v, 0)), scale;
-    if (is_held(sum)) {
-        scale = rms_scale(sum, a.dv, a.eps);
-    } else {
-        double all = (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
-        scale = rms_scale(warp_sum(all), a.dv, a.eps);
-    }
+    pack<float, 4> v[1] = {load_pack<4>(o + c, a.dv - c, true)};
+    float scale = rms_scale_of<false>(v, a.dv, a.eps);
     if (c >= a.dv)
         return;
     bf16 *y = a.y + t * a.y_stride + (int64_t)head * a.dv + c;
-    y[0] = from_float<bf16>(v.x * scale * w.x * silu(z[0]));
-    y[1] = from_float<bf16>(v.y * scale * w.y * silu(z[1]));
-    y[2] = from_float<bf16>(v.z * scale * w.z * silu(z[2]));
-    y[3] = from_float<bf16>(v.w * scale * w.w * silu(z[3]));
+    y[0] = from_float<bf16>(v[0][0] * scale * w.x * silu(z[0]));
+    y[1] = from_float<bf16>(v[0][1] * scale * w.y * silu(z[1]));
+    y[2] = from_float<bf16>(v[0][2] * scale * w.z * silu(z[2]));
+    y[3] = from_float<bf16>(v[0][3] * scale * w.w * silu(z[3]));
 }
 
 /* dk and dv are multiples of 4, at most MOST. */
@@ -127,14 +121,7 @@ __global__ void __launch_bounds__(THREADS, 1) gdn_mix(mix a)
     int32_t at = warp * 8 + lane % 2 * 4; /* of the lane's columns of S */
     float *S = a.S + s.slot * a.S_stride + (int64_t)head * a.dk * a.dv + at;
     float x[MOST / 16][4];
-#pragma unroll
-    for (int j = 0; j < MOST / 16; j++) {
-        int32_t k = j / 4 * 64 + lane / 2 * 4 + j % 4;
-        float4 f = {0, 0, 0, 0};
-        if (k < a.dk && at < a.dv)
-            f = *(const float4 *)(S + (int64_t)k * a.dv);
-        x[j][0] = f.x, x[j][1] = f.y, x[j][2] = f.z, x[j][3] = f.w;
-    }
+    load_S(x, S, a.dk, a.dv, a.dv - at, true);
     for (int32_t first = 0; first < s.n_rows; first += ROWS) {
         int32_t n = min((int32_t)ROWS, s.n_rows - first);
         int64_t t = s.first_row + (int64_t)(first + warp);
@@ -178,12 +165,7 @@ __global__ void __launch_bounds__(THREADS, 1) gdn_mix(mix a)
         if (has_channel && is_first)
             a.tail[s.slot * a.tail_stride + (int64_t)j * a.channels + channel] =
                 from_float<bf16>(last[j]);
-#pragma unroll
-    for (int j = 0; j < MOST / 16; j++) {
-        int32_t k = j / 4 * 64 + lane / 2 * 4 + j % 4;
-        if (k < a.dk && at < a.dv)
-            *(float4 *)(S + (int64_t)k * a.dv) = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
-    }
+    store_S(x, S, a.dk, a.dv, a.dv - at, true);
 }
 
 extern "C" bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
@@ -232,19 +214,7 @@ extern "C" bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
     };
     (void)cudaFuncSetAttribute(gdn_mix, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)sizeof(places));
-    cudaLaunchAttribute attribute[2] = {};
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    attribute[1].id = cudaLaunchAttributeClusterDimension;
-    attribute[1].val.clusterDim.x = (unsigned)group;
-    attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = (unsigned)(b.n_seqs * h->n_v_heads);
-    config.blockDim = THREADS;
-    config.dynamicSmemBytes = sizeof(places);
-    config.stream = c->stream;
-    config.attrs = attribute;
-    config.numAttrs = 2;
-    (void)cudaLaunchKernelEx(&config, gdn_mix, m);
+    launch_clusters(c, (unsigned)group, gdn_mix, (unsigned)(b.n_seqs * h->n_v_heads), THREADS,
+                    sizeof(places), m);
     return true;
 }

@@ -239,11 +239,6 @@ __global__ void __launch_bounds__(32 * WARPS) linear_mma(mma_args a)
     }
 }
 
-static bool is_aligned(const void *p, size_t to)
-{
-    return (uintptr_t)p % to == 0;
-}
-
 static bool has_mma(const struct weight *w)
 {
     if (w->rows % 16 || w->cols % UNIT || !is_aligned(w->codes.data, 16))
@@ -268,7 +263,7 @@ template <weight_format_id F, int TILES, int GROUPS>
 static void launch_tiles(struct gpu *c, const mma_args &a)
 {
     dim3 grid((unsigned)(a.rows / (16 * TILES)), (unsigned)cuda_blocks(a.T, 8 * GROUPS));
-    if (is_aligned(a.in, 16) && a.in_stride % 8 == 0)
+    if (rows_aligned(a.in, a.in_stride, 2))
         launch_next(c, linear_mma<F, TILES, GROUPS, true>, grid, 32 * WARPS, 0, a);
     else
         launch_next(c, linear_mma<F, TILES, GROUPS, false>, grid, 32 * WARPS, 0, a);

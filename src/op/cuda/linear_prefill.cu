@@ -269,11 +269,6 @@ template <typename Y, bool ADD> __global__ void finish(finish_args a)
 
 /* ---- What and where ------------------------------------------------------------------------------ */
 
-static bool is_aligned(const void *p, size_t to)
-{
-    return (uintptr_t)p % to == 0;
-}
-
 /* Large enough to be worth an expansion, and of a shape that kernels and cuBLASLt can read. */
 static bool has_shape(const struct weight *w)
 {
@@ -317,7 +312,7 @@ static int64_t panel_of(const struct weight *w)
 /* May cuBLASLt read or write the rows where they are? */
 static bool is_reachable(const struct tensor *t)
 {
-    return is_aligned(t->data, 16) && (size_t)t->stride * dtype_size(t->dtype) % 16 == 0;
+    return rows_aligned(t->data, t->stride, dtype_size(t->dtype));
 }
 
 /* Bytes of scratch, in this order. The copies of x and of a panel's y are those of LEAST_ROWS even where there are

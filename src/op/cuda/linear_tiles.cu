@@ -239,7 +239,7 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
     for (int k = 1; k < WARPS; k++)
         x += part[k][t];
     a.gate.y[which][(t0 + t) * a.gate.y_stride[which] + head] =
-        which == 0 ? -expf(a.gate.A_log[head]) * softplus(x + a.gate.dt_bias[head]) : sigmoid(x);
+        gdn_gate(which, x, a.gate.A_log, a.gate.dt_bias, head);
 }
 
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. AHEAD units a warp and the blocks that fit a multiprocessor
@@ -359,11 +359,6 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 
 /* ---- Host side --------------------------------------------------------------------------------- */
 
-static bool is_aligned(const void *p, int64_t stride)
-{
-    return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
-}
-
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
@@ -371,7 +366,7 @@ static void launch(struct gpu *c, const tiled_args &a)
     if (!GATED && a.gate.n_heads > 0)
         launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, false, true, true>, grid, 32 * WARPS,
                     0, a);
-    else if (is_aligned(a.in, a.in_stride))
+    else if (rows_aligned(a.in, a.in_stride, 2))
         launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true, false>, grid, 32 * WARPS,
                     0, a);
     else
@@ -477,10 +472,10 @@ extern "C" bool cuda_linears_gates(void *stream, const struct linear_args *a, in
     const struct weight *w[2] = {g->in_proj_a, g->in_proj_b};
     const struct tensor *y[2] = {&g->g, &g->beta};
     gate_rows gate = {};
-    if (!go_together(c, a, n) || !is_aligned(a->in.data, a->in.stride))
+    if (!go_together(c, a, n) || !rows_aligned(a->in.data, a->in.stride, 2))
         return false;
     for (int i = 0; i < 2; i++) {
-        if (w[i]->format != WF_BF16 || !is_aligned(w[i]->codes.data, w[i]->codes.stride))
+        if (w[i]->format != WF_BF16 || !rows_aligned(w[i]->codes.data, w[i]->codes.stride, 2))
             return false;
         gate.w[i] = (const bf16 *)w[i]->codes.data;
         gate.w_stride[i] = w[i]->codes.stride;
