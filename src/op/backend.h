@@ -200,8 +200,8 @@ struct backend {
      * suits them; values stay, words need not. Their memory is the backend's own. NULL: there is no such
      * order. */
     lathe_status (*arrange)(void *stream, struct weight *const *w, size_t n, lathe_error *err);
-    /* Makes n products of one input at once, if it can and they need no scratch; what fails is reported by the
-     * next operator. NULL: it never can. */
+    /* Makes n products of one input at once, if it can and they need no scratch; `joined` then says what failed.
+     * NULL: it never can. */
     bool (*linears)(void *stream, const struct linear_args *a, int n);
     /* The same for y = silu(gate) * up of two products of one size, y being the first's. */
     bool (*linear_silu_mul)(void *stream, const struct linear_args a[2]);
@@ -215,6 +215,8 @@ struct backend {
                           const struct gdn_gates_args *gates);
     /* The operators of op_gdn_mix in one. NULL: it never can. */
     bool (*gdn_mix)(void *stream, const struct gdn_mix_args *a);
+    /* Behind each of these that could: how it went. */
+    lathe_status (*joined)(void *stream, lathe_error *err);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

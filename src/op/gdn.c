@@ -23,7 +23,7 @@ static bool join_gates(struct exec *x, const struct gdn_projected *out, struct t
                                .A_log = w->A_log,
                                .dt_bias = w->dt_bias};
     return !x->planning && x->backend->linears_gates &&
-           x->backend->linears_gates(x->stream, l, 2, &g);
+           op_joined(x, "gdn_project", x->backend->linears_gates(x->stream, l, 2, &g));
 }
 
 void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct tensor h,
@@ -74,7 +74,8 @@ void op_gdn_mix(struct exec *x, struct tensor y, struct tensor qkv, const struct
     OP_REQUIRE(x, "gdn_mix",
                x->planning || (batch_fits(b, S.dim[0]) && batch_fits(b, tail.dim[0])));
     struct gdn_mix_args a = {y, qkv, in, conv, norm, eps, tail, S, *heads, b};
-    if (!x->planning && x->backend->gdn_mix && x->backend->gdn_mix(x->stream, &a))
+    if (!x->planning && x->backend->gdn_mix &&
+        op_joined(x, "gdn_mix", x->backend->gdn_mix(x->stream, &a)))
         return;
     size_t mark = exec_push(x);
     struct tensor o = exec_tmp(x, DT_F32, T, v_dim); /* rounded once, after the gated norm */

@@ -65,7 +65,7 @@ void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
         a[i] = args_of(x, y[i], in, w[i], false);
     }
     OP_BEGIN(x);
-    if (!x->planning && linears && linears(x->stream, a, n))
+    if (!x->planning && linears && op_joined(x, "linears", linears(x->stream, a, n)))
         return;
     for (int i = 0; i < n; i++)
         run(x, a[i]);
@@ -82,7 +82,8 @@ void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
     check(x, other, in, up, false);
     OP_BEGIN(x);
     struct linear_args a[2] = {args_of(x, y, in, gate, false), args_of(x, other, in, up, false)};
-    if (x->planning || !x->backend->linear_silu_mul || !x->backend->linear_silu_mul(x->stream, a)) {
+    bool (*joined)(void *, const struct linear_args *) = x->backend->linear_silu_mul;
+    if (x->planning || !joined || !op_joined(x, "linear_silu_mul", joined(x->stream, a))) {
         run(x, a[0]);
         run(x, a[1]);
         op_silu_mul(x, y, y, other);

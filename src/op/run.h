@@ -35,6 +35,15 @@
             exec_fail((x), err_.status, "%s: %s", #op, err_.message);                              \
     } while (0)
 
+/* Did the backend do several operators at once? If so, what failed is reported under the name of them all. */
+static inline bool op_joined(struct exec *x, const char *op, bool joined)
+{
+    lathe_error err;
+    if (joined && x->backend->joined(x->stream, &err))
+        exec_fail(x, err.status, "%s: %s", op, err.message);
+    return joined;
+}
+
 /* [rows, cols] of this dtype, rows apart or not. */
 static inline bool is_matrix(const struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols)
 {

@@ -85,6 +85,86 @@ TEST(first_failure_stays)
     op_done();
 }
 
+static bool do_linears(void *stream, const struct linear_args *a, int n)
+{
+    (void)stream, (void)a, (void)n;
+    return true;
+}
+
+static bool do_silu_mul(void *stream, const struct linear_args a[2])
+{
+    return do_linears(stream, a, 2);
+}
+
+static bool do_project(void *stream, const struct linear_args *a, int n,
+                       const struct gdn_gates_args *gates)
+{
+    (void)gates;
+    return do_linears(stream, a, n);
+}
+
+static bool do_mix(void *stream, const struct gdn_mix_args *a)
+{
+    (void)stream, (void)a;
+    return true;
+}
+
+static lathe_status joined(void *stream, lathe_error *err)
+{
+    return *(const bool *)stream ? LATHE_OK : fail(err, LATHE_E_DEVICE, "no more");
+}
+
+/* What a backend does at once fails under the name of it all, not under the next operator's. */
+TEST(joined_operators_fail_under_their_name)
+{
+    enum { T = 2, N = 16 };
+    static const char *const says[] = {"linears: no more", "linear_silu_mul: no more",
+                                       "gdn_project: no more", "gdn_mix: no more"};
+    struct backend b = backend_ref;
+    struct exec x;
+    lathe_error err;
+    struct rng r = {1};
+    bool whole;
+    int32_t token[T] = {0}, slot[T] = {0}, pos[T] = {0, 1}, rope_pos[T][3] = {{0}};
+    struct batch_seq seq = {0, 0, T, 0};
+    struct batch batch = {PHASE_DECODE, T, 1, token, slot, pos, rope_pos, &seq};
+    struct gdn_heads heads = {1, 1, N, N};
+    struct weight w = op_weight(WF_BF16, N, N, &r, 1), qkv = op_weight(WF_BF16, 3 * N, N, &r, 1),
+                  gate = op_weight(WF_BF16, 1, N, &r, 1);
+    struct tensor h = op_tensor(DT_F32, T, N, 0), y = op_tensor(DT_F32, T, N, 0),
+                  rows = op_tensor(DT_F32, T, 3 * N, 0), norm = op_vector(DT_F32, N),
+                  conv = op_tensor(DT_F32, 3 * N, 4, 0), one = op_vector(DT_F32, 1);
+    struct gdn_projected p = {op_tensor(DT_F32, T, 3 * N, 0), op_tensor(DT_F32, T, N, 0),
+                              op_tensor(DT_F32, T, 1, 0), op_tensor(DT_F32, T, 1, 0)};
+    struct gdn_inputs in = {&qkv, &w, &gate, &gate, one, one};
+    static float tail[3 * 3 * N], S[N * N], room[4096];
+    b.linears = do_linears;
+    b.linear_silu_mul = do_silu_mul;
+    b.linears_gates = do_project;
+    b.gdn_mix = do_mix;
+    b.joined = joined;
+    b.rmsnorm = backend_ref.rmsnorm;
+    exec_init(&x, &b, &whole, room, sizeof room);
+    for (int i = 0; i < 8; i++) {
+        whole = i < 4;
+        exec_begin(&x);
+        if (i % 4 == 0)
+            op_linears(&x, 2, (struct tensor[]){y, y}, h, (const struct weight *[]){&w, &w});
+        else if (i % 4 == 1)
+            op_linear_silu_mul(&x, y, h, &w, &w);
+        else if (i % 4 == 2)
+            op_gdn_project(&x, &p, h, norm, 1e-6f, &in);
+        else
+            op_gdn_mix(&x, y, rows, &p, conv, norm, 1e-6f, tensor_3d(tail, DT_F32, 1, 3, 3 * N),
+                       tensor_4d(S, DT_F32, 1, 1, N, N), &heads, &batch);
+        if (whole)
+            CHECK_OK(exec_end(&x, &err), &err);
+        else
+            CHECK_ERR(exec_end(&x, &err), &err, LATHE_E_DEVICE, says[i % 4]);
+    }
+    op_done();
+}
+
 static bool has_none(enum weight_format_id format, enum dtype act)
 {
     (void)format, (void)act;

@@ -421,6 +421,11 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
     return LATHE_OK;
 }
 
+static lathe_status joined(void *stream, lathe_error *err)
+{
+    return cuda_launched(cuda_of(stream), err);
+}
+
 static void *native(void *stream)
 {
     return cuda_of(stream)->stream;
@@ -455,6 +460,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .linear_silu_mul = cuda_linear_silu_mul,
                                      .linears_gates = cuda_linears_gates,
                                      .gdn_mix = cuda_gdn_mix,
+                                     .joined = joined,
                                      .qk_norm_rope_append = cuda_qk_norm_rope_append,
                                      .gated_attention = cuda_gated_attention,
                                      .linear_scratch = cuda_linear_scratch,
