@@ -36,8 +36,9 @@ struct step_options plan_step_options(struct lathe_engine *e)
 
 static size_t taken(const struct memory *m)
 {
-    return m->weights.used + m->cache.used + m->workspace.used +
-           (m->cache.backend->is_host ? m->host : 0);
+    const struct backend *backend = m->cache.backend;
+    return m->weights.used + m->cache.used + m->workspace.used + backend->own_bytes +
+           (backend->is_host ? m->host : 0);
 }
 
 /* The plan at e->options.n_ctx. */
@@ -66,7 +67,7 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
         st = region_take(&m->workspace, &none, workspace, err);
     if (st)
         return st;
-    p->workspace = m->workspace.used;
+    p->workspace = m->workspace.used + e->backend->own_bytes;
 
     size_t before = taken(m);
     if (e->spec.ops)

@@ -174,6 +174,8 @@ struct backend {
     /* Zeroed memory of the backend, 64-byte aligned. */
     lathe_status (*alloc)(void *stream, void **p, size_t bytes, lathe_error *err);
     void (*free)(void *stream, void *p);
+    /* Bytes of that memory that a stream has for itself, from its first alloc on. */
+    size_t own_bytes;
     /* Bytes of that memory in all, and free now; 0 where it is not known. */
     void (*room)(void *stream, size_t *total, size_t *room);
     /* Copies or reads n loads with all threads of the pool (NULL: the caller's); complete on return. Reports

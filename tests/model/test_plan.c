@@ -51,7 +51,8 @@ TEST(a_plan_is_what_is_taken)
             CHECK_INT(m->workspace.used, m->workspace.size);
             CHECK_INT(m->weights.used, m->weights.size);
             uint64_t regions = m->cache.size + m->workspace.size + m->weights.size;
-            CHECK_INT(regions + (e->backend->is_host ? m->host : 0), taken(&plan));
+            CHECK_INT(regions + e->backend->own_bytes + (e->backend->is_host ? m->host : 0),
+                      taken(&plan));
             CHECK(e->backend->is_host == (m->weights.size == 0));
             CHECK(e->backend->is_host == (plan.mapped > 0));
             lathe_engine_close(e);
@@ -86,6 +87,23 @@ TEST(the_largest_context_is_chosen)
     CHECK_INT(plan.n_ctx, 32768); /* all that the model has */
 }
 
+static void answer(lathe_engine *e)
+{
+    lathe_request_options ro;
+    lathe_request *r;
+    lathe_event ev;
+    lathe_error err;
+    lathe_request_options_init(lathe_engine_text(e), false, &ro);
+    ro.text = "A kiln is a";
+    ro.n_text = strlen(ro.text);
+    CHECK_OK(lathe_request_submit(e, &ro, &r, &err), &err);
+    do
+        lathe_request_next(r, -1, &ev);
+    while (ev.type != LATHE_EVENT_FINISH);
+    CHECK(ev.finish != LATHE_FINISH_ERROR && ev.usage.completion_tokens > 0);
+    lathe_request_close(r);
+}
+
 /* A chosen context below the prefill chunk, and an engine that runs in it. */
 TEST(an_engine_opens_in_little_memory)
 {
@@ -99,18 +117,7 @@ TEST(an_engine_opens_in_little_memory)
     CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
     lathe_engine_plan(e, &plan);
     CHECK(plan.n_ctx >= 64 && plan.n_ctx <= 192 && taken(&plan) <= o.memory);
-    lathe_request_options ro;
-    lathe_request_options_init(lathe_engine_text(e), false, &ro);
-    ro.text = "A kiln is a";
-    ro.n_text = strlen(ro.text);
-    lathe_request *r;
-    lathe_event ev;
-    CHECK_OK(lathe_request_submit(e, &ro, &r, &err), &err);
-    do
-        lathe_request_next(r, -1, &ev);
-    while (ev.type != LATHE_EVENT_FINISH);
-    CHECK(ev.finish != LATHE_FINISH_ERROR && ev.usage.completion_tokens > 0);
-    lathe_request_close(r);
+    answer(e);
     lathe_engine_close(e);
 }
 
@@ -221,6 +228,32 @@ TEST(a_plan_takes_nothing_of_the_device)
     }
     backend_cuda.room(stream, &total, &after);
     CHECK_INT(after, before);
+    backend_cuda.close(stream);
+}
+
+/* What an engine takes beside its plan once it has run, code of kernels and what libraries have, fits in the head-room. */
+TEST(a_device_gives_what_is_planned)
+{
+    void *stream;
+    size_t total, before, after;
+    lathe_error err;
+    if (backend_cuda.open(&stream, NULL, NULL, &err))
+        SKIP("%s", err.message);
+    for (int i = 0; i < N_SPECS; i++) {
+        lathe_engine_options o = nano(4096, specs[i]);
+        lathe_memory_plan plan;
+        lathe_engine *e;
+        o.device = "cuda";
+        backend_cuda.room(stream, &total, &before);
+        CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+        lathe_engine_plan(e, &plan);
+        answer(e);
+        backend_cuda.room(stream, &total, &after);
+        lathe_engine_close(e);
+        CHECK(before - after >= plan.total && before - after <= plan.total + plan.head_room);
+        printf("     %s: %zu bytes beside the plan\n", specs[i],
+               before - after - (size_t)plan.total);
+    }
     backend_cuda.close(stream);
 }
 #endif

@@ -421,6 +421,14 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
     return LATHE_OK;
 }
 
+unsigned char *cuda_scratch(struct gpu *c)
+{
+    note(c, ring_open(c));
+    c->ring_at = 0;
+    c->batch_device = c->sent_device = NULL; /* they are written over */
+    return c->ring;
+}
+
 static lathe_status joined(void *stream, lathe_error *err)
 {
     return cuda_launched(cuda_of(stream), err);
@@ -442,6 +450,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .isa = isa_of,
                                      .alloc = cuda_alloc,
                                      .free = cuda_free,
+                                     .own_bytes = CUDA_RING,
                                      .room = cuda_room,
                                      .load = cuda_load,
                                      .alloc_host = cuda_alloc_host,

@@ -55,6 +55,9 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err);
  * failure, which cuda_launched reports. */
 const void *cuda_upload(struct gpu *c, const void *p, size_t bytes);
 
+/* The ring's CUDA_RING bytes, for what is launched before the next upload; what was uploaded is gone. NULL as above. */
+unsigned char *cuda_scratch(struct gpu *c);
+
 /* A batch whose arrays the device can read. */
 struct cuda_batch {
     enum phase phase;

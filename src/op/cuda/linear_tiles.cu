@@ -5,9 +5,6 @@
  * put in another order once, when they are loaded (tiles.cuh). Their values stay. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/tiles.cuh"
-extern "C" {
-#include "base/log.h"
-}
 
 /* ---- Order --------------------------------------------------------------------------------------- */
 
@@ -499,7 +496,7 @@ extern "C" bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]
 }
 
 /* Bytes of the scratch that strips are arranged from, and columns of which a strip fits. */
-enum { ARRANGE = 64 << 20, MOST_COLS = ARRANGE / STRIP_ROWS };
+enum { ARRANGE = CUDA_RING - 256, MOST_COLS = ARRANGE / STRIP_ROWS };
 
 static bool can_tile(const struct weight *w)
 {
@@ -545,20 +542,9 @@ extern "C" lathe_status cuda_arrange(void *stream, struct weight *const *w, size
                                      lathe_error *err)
 {
     struct gpu *c = cuda_of(stream);
-    unsigned char *from;
-    int *found, host;
-    if (n == 0)
-        return LATHE_OK;
-    if (cudaMalloc((void **)&from, ARRANGE + 256) != cudaSuccess) {
-        (void)cudaGetLastError();
-        log_warn(
-            "the GPU has no %d bytes to arrange weights in: they stay as in the files, and are "
-            "slower",
-            ARRANGE);
-        return LATHE_OK;
-    }
-    found = (int *)(from + ARRANGE);
-    for (size_t i = 0; i < n; i++) {
+    unsigned char *from = cuda_scratch(c);
+    int *found = (int *)(from + ARRANGE), host;
+    for (size_t i = 0; i < n && from; i++) {
         if (!can_tile(w[i]))
             continue;
         const struct tensor *t = w[i]->format == WF_NVFP4 ? &w[i]->scales : &w[i]->codes;
@@ -572,7 +558,5 @@ extern "C" lathe_status cuda_arrange(void *stream, struct weight *const *w, size
         if (!host)
             arrange(c, w[i], from);
     }
-    lathe_status st = backend_cuda.wait(stream, err);
-    cudaFree(from);
-    return st;
+    return backend_cuda.wait(stream, err);
 }
