@@ -198,37 +198,6 @@ static lathe_status open_slots(struct lathe_engine *e, lathe_error *err)
     return LATHE_OK;
 }
 
-/* A device loads a kernel, and a library's choice for a shape, when it is first used: a short prompt and a decoded row
- * go through slot 0, so that the first request does not wait for them. */
-static lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
-{
-    enum { ROWS = 32 };
-    static const int32_t token[ROWS];
-    struct step *step = &e->step;
-    int32_t most = e->options.n_ctx - 1, last = 0;
-    if (most > step->o.max_rows)
-        most = step->o.max_rows;
-    int32_t n = most < ROWS ? most : ROWS;
-    if (e->backend->is_host || n < 1)
-        return LATHE_OK;
-    step_begin(step, PHASE_PREFILL);
-    step_add(step, 0, 0, token, n);
-    lathe_status st = step_run(step, err);
-    if (!st)
-        st = spec_committed(e, 0, 0, 0, n, err);
-    if (!st)
-        st = step_best(step, &last, 1, 1, err);
-    if (!st) {
-        step_begin(step, PHASE_DECODE);
-        step_add(step, 0, n, token, 1);
-        st = step_run(step, err);
-    }
-    if (!st)
-        st = e->backend->wait(e->stream, err);
-    slot_wipe(e, &e->slots[0]);
-    return st;
-}
-
 /* Takes what was planned and fills it. */
 static lathe_status open_memory(struct lathe_engine *e, const lathe_engine_options *o,
                                 lathe_error *err)

@@ -107,6 +107,9 @@ int32_t spec_propose(struct lathe_engine *e);
 lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,
                             int32_t n, lathe_error *err);
 
+/* warm_up.c: no-op on the host. Leaves no trace in the slots. */
+lathe_status warm_up(struct lathe_engine *e, lathe_error *err);
+
 /* engine.c: whoever may use the lock after lathe_engine_close holds the engine. */
 void engine_hold(struct lathe_engine *e);
 void engine_drop(struct lathe_engine *e);
