@@ -19,6 +19,7 @@ void engine_args_add(struct options *o, struct engine_args *a)
     option_flag(o, "--pin", NULL, &a->pin);
     option_word(o, "--kv", NULL, &a->kv, "bf16|fp8|f32");
     option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
+    option_word(o, "--prefill-math", NULL, &a->prefill_math, "bf16|fp8");
     option_word(o, "--device", NULL, &a->device, "auto|cpu|cuda");
     option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|avx512bf16|neon|best");
 }
@@ -78,6 +79,8 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->rejection = a->rejection;
     o->activations = dtype_named(a->activations);
     o->kv = dtype_named(a->kv ? a->kv : a->activations);
+    if (a->prefill_math && strcmp(a->prefill_math, "fp8") == 0)
+        o->prefill_math = LATHE_PREFILL_FP8;
     o->device = a->device;
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }

@@ -6,16 +6,16 @@
 #include "lathe/lathe.h"
 #include "options.h"
 
-/* ---- -m --ctx --memory --threads --pin --activations --kv --device --isa: the KV cache is what activations are, unless
- * --kv says otherwise -------------------------------------------------------------------------- */
+/* ---- -m --ctx --memory --threads --pin --activations --prefill-math --kv --device --isa: the KV cache is what
+ * activations are, unless --kv says otherwise --------------------------------------------------- */
 
 struct engine_args {
     const char *model; /* NULL until given */
     int64_t ctx, threads;
     double memory; /* GB; 0: what is free */
     bool pin;
-    const char *kv, *activations, *device, *isa; /* words; NULL: the default */
-    const char *spec, *draft_model;              /* NULL: the default */
+    const char *kv, *activations, *prefill_math, *device, *isa; /* words; NULL: the default */
+    const char *spec, *draft_model;                             /* NULL: the default */
     int64_t draft_k;
     bool fixed_k, rejection;
     bool plan;      /* printed before the engine is opened */

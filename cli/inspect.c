@@ -16,6 +16,8 @@ static const char help[] =
     "  --slots N              requests at once in the memory plan\n"
     "  --activations bf16|f32 between operators\n"
     "  --kv bf16|fp8|f32      of the KV cache; the default is what activations are\n"
+    "  --prefill-math bf16|fp8\n"
+    "                         what FP8 weights multiply a prompt in, on a GPU\n"
     "  --tensors              a line a tensor as the files have it\n"
     "  --matrices             a line a matrix as it is used: format, rows, columns\n"
     "  --schedule             a line an operator call of one step (opens the model)\n"

@@ -58,6 +58,11 @@
 #define TOL_LINEAR_PROMPT ((struct op_tol){"TOL_LINEAR_PROMPT", 0x1p-20, 0x1p-15, 0x1p-14, 0x1p-15})
 #define TOL_LINEAR_PROMPT_BF16                                                                     \
     ((struct op_tol){"TOL_LINEAR_PROMPT_BF16", 0x1p-7, 0x1p-15, 0x1p-14, 0x1p-8})
+/* Prompts in FP8, against the same quantised rows: tensor cores keep some 14 bits of what they add up of 128 products,
+ * and cut the rest off. */
+#define TOL_LINEAR_FP8 ((struct op_tol){"TOL_LINEAR_FP8", 0x1p-12, 0x1p-11, 0x1p-10, 0x1p-11})
+#define TOL_LINEAR_FP8_BF16                                                                        \
+    ((struct op_tol){"TOL_LINEAR_FP8_BF16", 0x1p-7, 0x1p-11, 0x1p-10, 0x1p-8})
 /* An error of the product is one of its exponential; log and exp add a few ulp. */
 #define TOL_GDN_GATES ((struct op_tol){"TOL_GDN_GATES", 0x1p-18, 0x1p-21, 1e-37, 0x1p-21})
 /* The same of one summation against another. */

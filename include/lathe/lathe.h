@@ -165,6 +165,14 @@ typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, ui
 
 enum { LATHE_CTX_AUTO = -1 }; /* the largest context that fits, at most what the model declares */
 
+/* What a GPU multiplies a prompt's rows in. */
+typedef enum lathe_prefill_math {
+    LATHE_PREFILL_BF16, /* the activations as they are */
+    /* FP8 matrices, those with scales of blocks aside, by activations that are rounded to E4M3: faster, and a little
+     * less accurate (docs/performance.md). Needs BF16 activations and compute capability 8.9 or later */
+    LATHE_PREFILL_FP8,
+} lathe_prefill_math;
+
 typedef struct lathe_engine_options {
     const char *model_dir;
     int32_t n_ctx; /* positions per slot; 0: min(what the model declares, 32768); LATHE_CTX_AUTO */
@@ -175,6 +183,7 @@ typedef struct lathe_engine_options {
     bool pin_threads;
     lathe_dtype kv; /* of the KV cache, an MTP head's too: any; codes of E4M3 have no scale */
     lathe_dtype activations; /* between operators: LATHE_BF16 or LATHE_F32 */
+    lathe_prefill_math prefill_math;
     /* Rows of one prefill step; they bound the workspace. 0: 512, on a GPU 2048. */
     int32_t prefill_chunk;
     /* Speculation: a drafter proposes tokens, one pass of the model checks them all; the output is what it

@@ -75,6 +75,10 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16, F32 or E4M3");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
+    if (!st && o->prefill_math != LATHE_PREFILL_BF16 && o->prefill_math != LATHE_PREFILL_FP8)
+        st = fail(err, LATHE_E_ARGUMENT, "prompts are multiplied in BF16 or FP8");
+    if (!st && o->prefill_math != LATHE_PREFILL_BF16 && o->activations != LATHE_BF16)
+        st = fail(err, LATHE_E_ARGUMENT, "prompts in FP8 need BF16 activations");
     return st;
 }
 
@@ -130,6 +134,16 @@ static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_opti
     return e->backend->open(&e->stream, e->pool, o->isa, err);
 }
 
+static lathe_status set_prefill_math(struct lathe_engine *e, lathe_error *err)
+{
+    if (e->options.prefill_math == LATHE_PREFILL_BF16)
+        return LATHE_OK;
+    if (!e->backend->set_prompt_math)
+        return fail(err, LATHE_E_UNSUPPORTED, "prompts in FP8 need a GPU; this is the %s",
+                    e->backend->name);
+    return e->backend->set_prompt_math(e->stream, PROMPT_FP8, err);
+}
+
 /* Everything that takes none of the memory that is planned: options, model, text, backend, drafter; then the
  * plan. */
 static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *o,
@@ -145,6 +159,8 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
         st = pool_open(&e->pool, o->n_threads, o->pin_threads, err);
     if (!st)
         st = open_backend(e, o, err);
+    if (!st)
+        st = set_prefill_math(e, err);
     if (!st && e->options.prefill_chunk == 0)
         e->options.prefill_chunk = e->backend->prompt_rows;
     if (!st)

@@ -132,6 +132,14 @@ struct pair_scores_args {
     const struct weight *A, *B;
 };
 
+/* What linear multiplies a prompt's rows in. */
+enum prompt_math {
+    PROMPT_ACT, /* in the activations' dtype */
+    /* BF16 rows by FP8 matrices whose scales are of rows or of the whole: in[t,c] becomes s[t] * e4m3(in[t,c] / s[t]),
+     * s[t] = max_c |in[t,c]| / 448, or 1 where that is 0 */
+    PROMPT_FP8,
+};
+
 /* Weights to be had at `to`, or, where that is NULL, read where they are. */
 struct load {
     void *to;         /* memory of the backend */
@@ -219,6 +227,8 @@ struct backend {
     bool (*gdn_mix)(void *stream, const struct gdn_mix_args *a);
     /* Behind each of these that could: how it went. */
     lathe_status (*joined)(void *stream, lathe_error *err);
+    /* PROMPT_ACT at the start; the device may lack the others. NULL: there is nothing else. */
+    lathe_status (*set_prompt_math)(void *stream, enum prompt_math math, lathe_error *err);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
     /* May this backend multiply by a weight of this format with these activations? */

@@ -65,6 +65,22 @@ static void release(struct random_weight *x)
     op_free(x->scales);
 }
 
+static enum prompt_math prompt_math; /* of what is run */
+
+/* Skips where there is no backend for it. */
+static void need_prompt_math(enum prompt_math math)
+{
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs), *ref = op_ref();
+    lathe_error err;
+    if (!env->backend->set_prompt_math)
+        SKIP("no backend here has such products");
+    if (env->backend->set_prompt_math(env->stream, math, &err))
+        SKIP("%s", err.message);
+    CHECK_OK(ref->backend->set_prompt_math(ref->stream, math, &err), &err);
+    prompt_math = math;
+}
+
 static bool on_gpu(void)
 {
     int n;
@@ -93,8 +109,12 @@ static struct op_tol tolerance(const struct weight *w, const struct tensor *in, 
     }
     free(row);
     bool tensor = in->dtype == DT_BF16 && on_gpu(), prompt = tensor && phase == PHASE_PREFILL;
+    bool fp8 = prompt && prompt_math == PROMPT_FP8 &&
+               (w->format == WF_FP8_ROW || w->format == WF_FP8_TENSOR);
     struct op_tol tol;
-    if (out == DT_BF16)
+    if (fp8)
+        tol = out == DT_BF16 ? TOL_LINEAR_FP8_BF16 : TOL_LINEAR_FP8;
+    else if (out == DT_BF16)
         tol = prompt ? TOL_LINEAR_PROMPT_BF16 : TOL_LINEAR_BF16;
     else
         tol = prompt ? TOL_LINEAR_PROMPT : tensor ? TOL_LINEAR_TENSOR : TOL_LINEAR_F32;
@@ -604,6 +624,112 @@ static struct random_weight random_tiled(enum weight_format_id format, int64_t r
     for (int64_t i = 0; format == WF_NVFP4 && i < rows * cols / 16; i++)
         x.scales[i] &= 0x7F;
     return x;
+}
+
+/* ---- Prompts in FP8 ------------------------------------------------------------------------------- */
+
+/* The formula of PROMPT_FP8 with the scale taken out of the sum. */
+TEST(fp8_prompt_rows_of_the_reference)
+{
+    enum { T = 5, ROWS = 6, COLS = 48 };
+    static const enum weight_format_id format[] = {WF_FP8_TENSOR, WF_FP8_ROW};
+    struct op_env *ref = op_ref();
+    struct rng r = {21};
+    lathe_error err;
+    CHECK_OK(ref->backend->set_prompt_math(ref->stream, PROMPT_FP8, &err), &err);
+    for (int f = 0; f < 2; f++) {
+        struct random_weight x = random_weight(format[f], ROWS, COLS, DT_F32, 0, &r);
+        struct tensor in = op_tensor(DT_BF16, T, COLS, 3), y = op_tensor(DT_F32, T, ROWS, 0);
+        struct tensor want = op_tensor(DT_F32, T, ROWS, 0);
+        op_fill_normal(&in, &r, 0, 1);
+        for (int64_t c = 0; c < COLS; c++) {
+            op_put(&in, 1, c, 0);
+            op_put(&in, 2, c, c == 7 ? 1e30 : (double)c); /* the others vanish beside it */
+        }
+        for (int64_t t = 0; t < T; t++) {
+            double most = 0;
+            for (int64_t c = 0; c < COLS; c++)
+                most = fmax(most, fabs(op_at(&in, t, c)));
+            float scale = (float)most / 448;
+            for (int64_t row = 0; row < ROWS; row++) {
+                double sum = 0;
+                for (int64_t c = 0; c < COLS && most > 0; c++) {
+                    float w;
+                    weight_formats[format[f]].unpack(&w, &x.w, row, c, 1);
+                    uint8_t code = e4m3_from_f32((float)op_at(&in, t, c) / scale);
+                    sum += (double)w * (double)scale * (double)e4m3_value[code];
+                }
+                op_put(&want, t, row, sum);
+            }
+        }
+        op_case("%s", weight_formats[format[f]].name);
+        (void)exec_phase(&ref->exec, PHASE_PREFILL);
+        op_linear(&ref->exec, y, in, &x.w);
+        op_check_ok(ref);
+        op_check_near("y", &y, &want, TOL_ROW_F32);
+        op_done();
+        release(&x);
+    }
+    CHECK_OK(ref->backend->set_prompt_math(ref->stream, PROMPT_ACT, &err), &err);
+}
+
+/* Every shape that the kernels take, small ones too, as in files and arranged: any number of rows gives the same bits,
+ * and a NaN stays in its row. */
+TEST(fp8_prompt_rows)
+{
+    static const int64_t shape[][2] = {{16, 16}, {48, 320}, {1040, 1152}, {256, 5120}};
+    static const enum weight_format_id format[] = {WF_FP8_TENSOR, WF_FP8_ROW};
+    struct rng r = {22};
+    need_prompt_math(PROMPT_FP8);
+    for (int i = 0; i < 4; i++)
+        for (int f = 0; f < 2; f++)
+            for (int64_t T = 1; T < 200; T += 65) {
+                struct random_weight x = random_tiled(format[f], shape[i][0], shape[i][1], &r);
+                for (int k = 0; k <= (shape[i][1] % 128 == 0); k++) {
+                    check_weight(&x, k, DT_BF16, DT_BF16, T % 2, T, PHASE_PREFILL, &r);
+                    check_weight(&x, k, DT_BF16, DT_F32, false, T, PHASE_PREFILL, &r);
+                }
+                release(&x);
+            }
+    need_prompt_math(PROMPT_ACT);
+}
+
+/* A matrix of two panels, beside each half of it. */
+TEST(fp8_prompt_panels)
+{
+    enum { T = 130, ROWS = 12416, COLS = 8192, ROOM = 512 << 20 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {23};
+    struct exec exec;
+    lathe_error err;
+    void *memory;
+    need_prompt_math(PROMPT_FP8);
+    CHECK_OK(env->backend->alloc(env->stream, &memory, ROOM, &err), &err);
+    exec_init(&exec, env->backend, env->stream, memory, ROOM);
+    (void)exec_phase(&exec, PHASE_PREFILL);
+    struct random_weight x = random_weight(WF_FP8_ROW, ROWS, COLS, DT_F32, 0, &r);
+    struct tensor in = op_tensor(DT_BF16, T, COLS, 0), y = op_tensor(DT_F32, T, ROWS, 0);
+    struct tensor want = op_tensor(DT_F32, T, ROWS, 0);
+    op_fill_normal(&in, &r, 0, 1);
+    op_case("panels");
+    op_linear(&exec, y, in, &x.w);
+    for (int half = 0; half < 2; half++) {
+        struct weight w = x.w;
+        struct tensor part = want;
+        w.rows = w.codes.dim[0] = w.scales.dim[0] = part.dim[1] = ROWS / 2;
+        w.codes.data = x.codes + half * (int64_t)(ROWS / 2) * COLS;
+        w.scales.data = (float *)(void *)x.scales + half * (ROWS / 2);
+        part.data = (float *)want.data + half * (ROWS / 2);
+        op_linear(&exec, part, in, &w);
+    }
+    CHECK_OK(exec_end(&exec, &err), &err);
+    CHECK_OK(env->backend->wait(env->stream, &err), &err);
+    op_check_near("y", &y, &want, tolerance(&x.w, &in, DT_F32, PHASE_PREFILL));
+    op_done();
+    release(&x);
+    env->backend->free(env->stream, memory);
+    need_prompt_math(PROMPT_ACT);
 }
 
 /* The matrix as this backend has it after loading; `other` holds the copy, if there is one. */

@@ -439,6 +439,18 @@ static void *native(void *stream)
     return cuda_of(stream)->stream;
 }
 
+static lathe_status set_prompt_math(void *stream, enum prompt_math math, lathe_error *err)
+{
+    struct gpu *c = cuda_of(stream);
+    if (math == PROMPT_FP8 && c->sm < 89)
+        return fail(err, LATHE_E_UNSUPPORTED,
+                    "prompts in FP8 need compute capability 8.9 or later; this GPU is %s", c->name);
+    if (math != PROMPT_ACT && !c->gemm)
+        return fail(err, LATHE_E_UNSUPPORTED, "prompts in FP8 need cuBLASLt, which is not there");
+    c->prompt_math = math;
+    return LATHE_OK;
+}
+
 static bool has_linear(enum weight_format_id format, enum dtype act)
 {
     return (unsigned)format < WF_COUNT && (act == DT_BF16 || act == DT_F32);
@@ -462,6 +474,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .copy_out = cuda_copy_out,
                                      .wait = cuda_wait,
                                      .native = native,
+                                     .set_prompt_math = set_prompt_math,
                                      .prompt_rows = 2048,
                                      .has_linear = has_linear,
                                      .arrange = cuda_arrange,

@@ -15,6 +15,7 @@ struct gpu {
     cudaError_t failed; /* of a call that had no status to return */
     cudaError_t lost;   /* after which the device takes no more work of this process */
     struct gemm *gemm;  /* NULL where there is no cuBLASLt */
+    enum prompt_math prompt_math;
 
     bool is_open; /* counted among the process's streams */
 
@@ -93,6 +94,10 @@ size_t cuda_linear_scratch(const void *stream, const struct linear_args *a);
 bool cuda_linear_prefill_takes(const struct gpu *c, const struct linear_args *a);
 size_t cuda_linear_prefill_scratch(const struct gpu *c, const struct linear_args *a);
 lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_args *a, lathe_error *err);
+/* The same of linear_quantised.cu, which comes first where c->prompt_math wants it. */
+bool cuda_linear_quantised_takes(const struct gpu *c, const struct linear_args *a);
+size_t cuda_linear_quantised_scratch(const struct gpu *c, const struct linear_args *a);
+lathe_status cuda_linear_quantised(struct gpu *c, const struct linear_args *a, lathe_error *err);
 size_t cuda_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
 size_t cuda_attention_scratch(const void *stream, const struct attention_args *a);
 size_t cuda_block_attention_scratch(const void *stream, const struct block_attention_args *a);

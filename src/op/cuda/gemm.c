@@ -32,9 +32,9 @@ enum {
     X(cublasLtMatmulPreferenceInit_internal)                                                       \
     X(cublasLtMatmulPreferenceSetAttribute)
 
-struct shape {
-    int64_t n, k;
-    bool d_f32, has_algo;
+struct known {
+    struct gemm_shape shape;
+    bool has_algo;
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -43,8 +43,8 @@ struct gemm {
 #define X(name) __typeof__(name) *name;
     ENTRIES(X)
 #undef X
-    struct shape shape[MAX_SHAPES];
-    int n_shapes;
+    struct known known[MAX_SHAPES];
+    int n_known;
 };
 
 /* ---- Loading ------------------------------------------------------------------------------------- */
@@ -117,15 +117,16 @@ struct product {
 static bool describe(const struct gemm *g, struct product *p, const struct gemm_args *a)
 {
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    uint64_t n = (uint64_t)a->n, k = (uint64_t)a->k, T = (uint64_t)a->T;
-    cudaDataType d_type = a->d_f32 ? CUDA_R_32F : CUDA_R_16BF;
+    uint64_t n = (uint64_t)a->shape.n, k = (uint64_t)a->shape.k, T = (uint64_t)a->T;
+    cudaDataType type = a->shape.e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    cudaDataType d_type = a->shape.d_f32 ? CUDA_R_32F : CUDA_R_16BF;
     return g->cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, CUBLAS_COMPUTE_32F,
                                               CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            g->cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                              sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
-           g->cublasLtMatrixLayoutInit_internal(&p->w, sizeof p->w, CUDA_R_16BF, k, n, a->ldw) ==
+           g->cublasLtMatrixLayoutInit_internal(&p->w, sizeof p->w, type, k, n, a->ldw) ==
                CUBLAS_STATUS_SUCCESS &&
-           g->cublasLtMatrixLayoutInit_internal(&p->x, sizeof p->x, CUDA_R_16BF, k, T, a->ldx) ==
+           g->cublasLtMatrixLayoutInit_internal(&p->x, sizeof p->x, type, k, T, a->ldx) ==
                CUBLAS_STATUS_SUCCESS &&
            g->cublasLtMatrixLayoutInit_internal(&p->d, sizeof p->d, d_type, n, T, a->ldd) ==
                CUBLAS_STATUS_SUCCESS;
@@ -169,14 +170,15 @@ static bool adds_in_order(const struct gemm *g, const cublasLtMatmulHeuristicRes
     return (split == 0 || split == 1) && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-static void choose(const struct gemm *g, struct shape *s)
+static void choose(const struct gemm *g, struct known *s)
 {
     cublasLtMatmulHeuristicResult_t choice[CHOICES];
     cublasLtMatmulPreferenceOpaque_t preference;
     struct product p;
     int n = 0;
-    struct gemm_args a = {.ldw = s->k, .ldx = s->k, .ldd = s->n, .n = s->n, .k = s->k, .T = ROWS};
-    a.d_f32 = s->d_f32;
+    const struct gemm_shape *shape = &s->shape;
+    struct gemm_args a = {
+        .shape = *shape, .ldw = shape->k, .ldx = shape->k, .ldd = shape->n, .T = ROWS};
     if (!describe(g, &p, &a) || !prefer(g, &preference) ||
         g->cublasLtMatmulAlgoGetHeuristic(g->handle, &p.desc, &p.w, &p.x, &p.d, &p.d, &preference,
                                           CHOICES, choice, &n) != CUBLAS_STATUS_SUCCESS)
@@ -187,35 +189,40 @@ static void choose(const struct gemm *g, struct shape *s)
             s->has_algo = true;
         }
     if (!s->has_algo)
-        log_warn("cuBLASLt has no suitable product for matrices of [%lld, %lld]: prompts take the "
-                 "kernels for few rows there",
-                 (long long)s->n, (long long)s->k);
+        log_warn("cuBLASLt has no suitable product for %s matrices of [%lld, %lld]: prompts are "
+                 "computed without it there",
+                 shape->e4m3 ? "FP8" : "BF16", (long long)shape->n, (long long)shape->k);
+}
+
+static bool same_shape(const struct gemm_shape *a, const struct gemm_shape *b)
+{
+    return a->n == b->n && a->k == b->k && a->e4m3 == b->e4m3 && a->d_f32 == b->d_f32;
 }
 
 /* The shape's place in the table. What does not fit takes the last place in turn: the answer for a shape is always
  * the same. */
-static struct shape *shape_of(struct gemm *g, int64_t n, int64_t k, bool d_f32)
+static struct known *find(struct gemm *g, struct gemm_shape shape)
 {
-    for (int i = 0; i < g->n_shapes; i++)
-        if (g->shape[i].n == n && g->shape[i].k == k && g->shape[i].d_f32 == d_f32)
-            return &g->shape[i];
-    if (g->n_shapes < MAX_SHAPES)
-        g->n_shapes++;
-    struct shape *s = &g->shape[g->n_shapes - 1];
-    *s = (struct shape){.n = n, .k = k, .d_f32 = d_f32};
+    for (int i = 0; i < g->n_known; i++)
+        if (same_shape(&g->known[i].shape, &shape))
+            return &g->known[i];
+    if (g->n_known < MAX_SHAPES)
+        g->n_known++;
+    struct known *s = &g->known[g->n_known - 1];
+    *s = (struct known){.shape = shape};
     choose(g, s);
     return s;
 }
 
-bool gemm_has(struct gemm *g, int64_t n, int64_t k, bool d_f32)
+bool gemm_has(struct gemm *g, struct gemm_shape shape)
 {
-    return g && shape_of(g, n, k, d_f32)->has_algo;
+    return g && find(g, shape)->has_algo;
 }
 
 lathe_status gemm(struct gpu *c, const struct gemm_args *a, lathe_error *err)
 {
     struct gemm *g = c->gemm;
-    const struct shape *s = shape_of(g, a->n, a->k, a->d_f32);
+    const struct known *s = find(g, a->shape);
     struct product p;
     cublasStatus_t e = CUBLAS_STATUS_NOT_SUPPORTED;
     if (s->has_algo && describe(g, &p, a))
@@ -223,6 +230,7 @@ lathe_status gemm(struct gpu *c, const struct gemm_args *a, lathe_error *err)
                               &p.d, a->d, &p.d, &s->algo, NULL, 0, c->stream);
     if (e != CUBLAS_STATUS_SUCCESS)
         return fail(err, LATHE_E_DEVICE, "cuBLASLt: status %d for [%lld, %lld] times [%lld, %lld]",
-                    (int)e, (long long)a->T, (long long)a->k, (long long)a->n, (long long)a->k);
+                    (int)e, (long long)a->T, (long long)a->shape.k, (long long)a->shape.n,
+                    (long long)a->shape.k);
     return LATHE_OK;
 }

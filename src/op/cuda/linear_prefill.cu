@@ -343,20 +343,23 @@ static bool is_prompt(const struct gpu *c, const struct linear_args *a)
 
 extern "C" size_t cuda_linear_prefill_scratch(const struct gpu *c, const struct linear_args *a)
 {
+    size_t quantised = cuda_linear_quantised_scratch(c, a);
     if (!is_prompt(c, a))
-        return 0;
+        return quantised;
     struct parts p = parts_of(a);
-    return p.panel + p.x + p.y;
+    return p.panel + p.x + p.y > quantised ? p.panel + p.x + p.y : quantised;
 }
 
 extern "C" bool cuda_linear_prefill_takes(const struct gpu *c, const struct linear_args *a)
 {
+    if (cuda_linear_quantised_takes(c, a))
+        return true;
     if (!is_prompt(c, a) || !lies_well(a->w))
         return false;
     int64_t n = panel_of(a->w), last = a->w->rows % n;
     bool f32 = has_finish(a) || a->y.dtype == DT_F32;
-    return gemm_has(c->gemm, n, a->w->cols, f32) &&
-           (last == 0 || gemm_has(c->gemm, last, a->w->cols, f32));
+    return gemm_has(c->gemm, {.n = n, .k = a->w->cols, .d_f32 = f32}) &&
+           (last == 0 || gemm_has(c->gemm, {.n = last, .k = a->w->cols, .d_f32 = f32}));
 }
 
 /* ---- The product --------------------------------------------------------------------------------- */
@@ -447,48 +450,49 @@ static lathe_status multiply_panel(struct gpu *c, const struct linear_args *a, s
         g.w = (const unsigned char *)w->codes.data + (size_t)(row * w->codes.stride) * sizeof(bf16);
         g.ldw = w->codes.stride;
     } else {
-        launch_expansion(c, w, row, g.n, panel);
+        launch_expansion(c, w, row, g.shape.n, panel);
         g.w = panel;
         g.ldw = w->cols;
     }
     g.d = finishes || copies ? y_copy : y;
-    g.ldd = finishes || copies ? g.n : a->y.stride;
+    g.ldd = finishes || copies ? g.shape.n : a->y.stride;
     g.alpha = alpha_of(w);
     g.beta = 0.0f;
     lathe_status st = gemm(c, &g, err);
     if (!st && w->format == WF_FP8_BLOCK) {
-        launch_expand<WF_FP8_BLOCK, true>(c, w, row, g.n, panel);
+        launch_expand<WF_FP8_BLOCK, true>(c, w, row, g.shape.n, panel);
         g.beta = 1.0f;
         st = gemm(c, &g, err);
     }
     if (!st && finishes)
-        launch_finish(c, a, y_copy, row, g.n);
+        launch_finish(c, a, y_copy, row, g.shape.n);
     else if (!st && copies)
-        launch_copy(c, size, y, a->y.stride, y_copy, g.n, T, T, g.n);
+        launch_copy(c, size, y, a->y.stride, y_copy, g.shape.n, T, T, g.shape.n);
     return st;
 }
 
 extern "C" lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_args *a,
                                             lathe_error *err)
 {
+    if (cuda_linear_quantised_takes(c, a))
+        return cuda_linear_quantised(c, a, err);
     const struct weight *w = a->w;
     struct parts p = parts_of(a);
     unsigned char *panel = (unsigned char *)a->scratch.data, *x = panel + p.panel;
     int64_t T = a->in.dim[0], n = panel_of(w);
     struct gemm_args g = {
+        .shape = {.k = w->cols, .d_f32 = has_finish(a) || a->y.dtype == DT_F32},
         .x = a->in.data,
         .ldx = a->in.stride,
-        .k = w->cols,
         .T = T > LEAST_ROWS ? T : LEAST_ROWS,
-        .d_f32 = has_finish(a) || a->y.dtype == DT_F32,
     };
     if (g.T != T || !is_reachable(&a->in)) {
-        launch_copy(c, sizeof(bf16), x, g.k, a->in.data, a->in.stride, T, g.T, g.k);
+        launch_copy(c, sizeof(bf16), x, g.shape.k, a->in.data, a->in.stride, T, g.T, g.shape.k);
         g.x = x;
-        g.ldx = g.k;
+        g.ldx = g.shape.k;
     }
     for (int64_t row = 0; row < w->rows; row += n) {
-        g.n = w->rows - row < n ? w->rows - row : n;
+        g.shape.n = w->rows - row < n ? w->rows - row : n;
         lathe_status st = multiply_panel(c, a, g, row, panel, x + p.x, err);
         if (st) {
             lathe_status why = cuda_launched(c, err); /* an earlier call, if it was one */

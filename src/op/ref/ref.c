@@ -6,18 +6,25 @@
 
 static lathe_status open_stream(void **stream, struct pool *pool, const char *isa, lathe_error *err)
 {
-    static char one; /* a stream has no state */
     (void)pool;
+    *stream = NULL;
     if (isa && strcmp(isa, "generic") != 0)
         return fail(err, LATHE_E_ARGUMENT,
                     "backend ref has no instruction set \"%s\", only generic", isa);
-    *stream = &one;
-    return LATHE_OK;
+    *stream = calloc(1, sizeof(struct ref));
+    return *stream ? LATHE_OK : fail_memory(err, sizeof(struct ref));
 }
 
 static void close_stream(void *stream)
 {
-    (void)stream;
+    free(stream);
+}
+
+static lathe_status set_prompt_math(void *stream, enum prompt_math math, lathe_error *err)
+{
+    (void)err;
+    ((struct ref *)stream)->prompt_math = math;
+    return LATHE_OK;
 }
 
 static const char *isa(const void *stream)
@@ -66,6 +73,7 @@ const struct backend backend_ref = {.name = "ref",
                                     .close = close_stream,
                                     .isa = isa,
                                     HOST_MEMORY,
+                                    .set_prompt_math = set_prompt_math,
                                     .prompt_rows = 512,
                                     .has_linear = has_linear,
                                     .linear_scratch = linear_scratch,

@@ -8,6 +8,10 @@
 #include "op/backend.h"
 #include "tensor/number.h"
 
+struct ref {
+    enum prompt_math prompt_math;
+};
+
 #define X(name)                                                                                    \
     lathe_status ref_##name(void *stream, const struct name##_args *a, lathe_error *err);
 OPERATORS(X)
