@@ -14,9 +14,11 @@
 
 /* ---- Failures -----------------------------------------------------------------------------------
  *
- * Some errors, an illegal address for one, end the device's context: every call of the process returns them from
- * then on. Only a reset of the device brings it back, if the driver agrees (580 does not after an illegal address),
- * and takes with it whatever other streams have there; so it is reset by the last stream that is closed. */
+ * Some errors, an illegal address or a trap, end the device's context: every call of the process returns them from
+ * then on. Only a reset of the device brings it back, if the driver agrees, and takes with it whatever other streams
+ * have there; so it is reset by the last stream that is closed. Driver 580 does not agree: the reset succeeds, and then
+ * the device is unavailable to this process. Contexts made through the driver's own interface, before the error or
+ * after it, return the error too; neither waiting nor giving everything back first changes that. */
 
 static struct {
     pthread_mutex_t lock;
