@@ -1,5 +1,5 @@
-/* What linear's kernels for few rows make of a GPU's memory: bytes over time, beside a copy's.
- * Shapes are those of the 27B's matrices, those that a pass joins joined. */
+/* What products of few rows make of a GPU's memory: bytes of weights over time, beside a copy's. Shapes are those of
+ * the 27B's matrices; operators that a pass joins are timed whole, the norm of gdn_project included. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,81 +64,172 @@ struct bench {
     double copy; /* bytes a second, read and written */
 };
 
-/* Copies of a matrix that together exceed every cache, as they lie after loading. */
-struct copies {
-    struct weight w[MAX_COPIES];
+enum kind { LINEAR, LINEARS, LINEAR_SILU_MUL, GDN_PROJECT };
+static const char *const names[] = {"linear", "linears", "linear_silu_mul", "gdn_project"};
+
+/* An operator's matrices of one input. */
+struct product {
+    enum kind kind;
+    enum weight_format_id format;
+    int64_t cols, rows[3];
     int n;
 };
 
-static void copies_open(struct copies *c, enum weight_format_id format, int64_t rows, int64_t cols)
+enum { GDN_HEADS = 48, MOST_PARTS = 5 };
+
+/* Copies of a product's matrices that together exceed every cache, as they lie after loading. */
+struct copies {
+    struct weight w[MOST_PARTS][MAX_COPIES];
+    int n_parts, n;
+    double bytes; /* of one copy */
+};
+
+static void copy_matrices(struct weight *to, int n, enum weight_format_id format, int64_t rows,
+                          int64_t cols)
 {
     struct weight first = random_weight(format, rows, cols), *list[MAX_COPIES];
     lathe_error err;
     if (format == WF_NVFP4)
         for (int64_t i = 0; i < tensor_elements(&first.scales); i++)
             ((uint8_t *)first.scales.data)[i] &= 0x7F;
-    c->n = (int)(COPIES_BYTES / weight_bytes(&first)) + 1;
+    for (int i = 0; i < n; i++) {
+        struct tensor *scales = &first.scales;
+        to[i] = first;
+        to[i].codes.data = device(first.codes.data, (size_t)tensor_elements(&first.codes) *
+                                                        dtype_size(first.codes.dtype));
+        if (scales->data)
+            to[i].scales.data =
+                device(scales->data, (size_t)tensor_elements(scales) * dtype_size(scales->dtype));
+        list[i] = &to[i];
+    }
+    must(backend_cuda.arrange(stream, list, (size_t)n, &err), &err);
+    release_memory();
+}
+
+static void copies_open(struct copies *c, const struct product *p)
+{
+    int64_t rows[MOST_PARTS];
+    enum weight_format_id format[MOST_PARTS];
+    c->n_parts = 0;
+    c->bytes = 0;
+    for (int i = 0; i < p->n; i++, c->n_parts++) {
+        rows[c->n_parts] = p->rows[i];
+        format[c->n_parts] = p->format;
+    }
+    for (int i = 0; i < 2 && p->kind == GDN_PROJECT; i++, c->n_parts++) {
+        rows[c->n_parts] = GDN_HEADS;
+        format[c->n_parts] = WF_BF16;
+    }
+    for (int i = 0; i < c->n_parts; i++) {
+        struct weight w;
+        lathe_error err;
+        must(weight_formats[format[i]].layout(&w, rows[i], p->cols, DT_BF16, &err), &err);
+        c->bytes += (double)weight_bytes(&w);
+    }
+    c->n = (int)(COPIES_BYTES / c->bytes) + 1;
     if (c->n > MAX_COPIES)
         c->n = MAX_COPIES;
-    for (int i = 0; i < c->n; i++) {
-        struct tensor *scales = &first.scales;
-        c->w[i] = first;
-        c->w[i].codes.data = device(first.codes.data, (size_t)tensor_elements(&first.codes) *
-                                                          dtype_size(first.codes.dtype));
-        if (scales->data)
-            c->w[i].scales.data =
-                device(scales->data, (size_t)tensor_elements(scales) * dtype_size(scales->dtype));
-        list[i] = &c->w[i];
+    c->bytes = 0;
+    for (int i = 0; i < c->n_parts; i++) {
+        copy_matrices(c->w[i], c->n, format[i], rows[i], p->cols);
+        c->bytes += (double)weight_bytes(c->w[i]);
     }
-    must(backend_cuda.arrange(stream, list, (size_t)c->n, &err), &err);
-    release_memory();
 }
 
 static void copies_close(struct copies *c)
 {
-    for (int i = 0; i < c->n; i++) {
-        backend_cuda.free(stream, c->w[i].codes.data);
-        backend_cuda.free(stream, c->w[i].scales.data);
+    for (int i = 0; i < c->n_parts; i++)
+        for (int k = 0; k < c->n; k++) {
+            backend_cuda.free(stream, c->w[i][k].codes.data);
+            backend_cuda.free(stream, c->w[i][k].scales.data);
+        }
+}
+
+struct operands {
+    struct tensor in, y[MOST_PARTS], norm, head;
+};
+
+static void call(struct exec *x, enum kind kind, const struct operands *o, const struct copies *c,
+                 int k)
+{
+    const struct weight *w[MOST_PARTS];
+    for (int i = 0; i < c->n_parts; i++)
+        w[i] = &c->w[i][k];
+    exec_begin(x);
+    if (kind == LINEAR) {
+        op_linear(x, o->y[0], o->in, w[0]);
+    } else if (kind == LINEARS) {
+        op_linears(x, c->n_parts, o->y, o->in, w);
+    } else if (kind == LINEAR_SILU_MUL) {
+        op_linear_silu_mul(x, o->y[0], o->in, w[0], w[1]);
+    } else {
+        struct gdn_projected out = {o->y[0], o->y[1], o->y[2], o->y[3]};
+        struct gdn_inputs in = {w[0], w[1], w[2], w[3], o->head, o->head};
+        op_gdn_project(x, &out, o->in, o->norm, 1e-6f, &in);
     }
 }
 
-static void measure(struct bench *b, const struct copies *c, int32_t T)
+static struct tensor on_device(struct tensor t)
 {
-    const struct weight *w = c->w;
+    t.data = device(t.data, (size_t)tensor_elements(&t) * dtype_size(t.dtype));
+    return t;
+}
+
+static void measure(struct bench *b, const struct product *p, const struct copies *c, int32_t T)
+{
     lathe_error err;
-    struct tensor in = numbers(DT_BF16, T, w->cols), y = zeros(DT_BF16, T, w->rows);
-    double best = 1e9, bytes = (double)weight_bytes(w);
-    in.data = device(in.data, (size_t)tensor_elements(&in) * sizeof(uint16_t));
-    y.data = device(NULL, (size_t)tensor_elements(&y) * sizeof(uint16_t));
+    double best = 1e9;
+    int64_t rows = 0;
+    struct operands o = {
+        .in = on_device(numbers(DT_BF16, T, p->cols)),
+        .norm = on_device(numbers(DT_F32, 1, p->cols)),
+        .head = on_device(numbers(DT_F32, 1, GDN_HEADS)),
+    };
+    o.norm = tensor_1d(o.norm.data, DT_F32, p->cols);
+    o.head = tensor_1d(o.head.data, DT_F32, GDN_HEADS);
+    for (int i = 0; i < c->n_parts; i++)
+        o.y[i] = on_device(zeros(i < p->n ? DT_BF16 : DT_F32, T, c->w[i]->rows));
+    for (int i = 0; i < p->n; i++)
+        rows += p->rows[i];
     for (int r = 0; r < REPEATS; r++) {
         (void)cudaEventRecord(b->begin, raw);
-        for (int k = 0; k < 2 * c->n; k++) {
-            exec_begin(&b->x);
-            op_linear(&b->x, y, in, &w[k % c->n]);
-        }
+        for (int k = 0; k < 2 * c->n; k++)
+            call(&b->x, p->kind, &o, c, k % c->n);
         (void)cudaEventRecord(b->end, raw);
         double ms = ms_between(b->begin, b->end) / (2 * c->n);
         best = ms < best ? ms : best;
     }
     must(exec_end(&b->x, &err), &err);
-    printf("%-10s %6lldx%-6lld %2d rows %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
-           weight_formats[w->format].name, (long long)w->rows, (long long)w->cols, T, 1e3 * best,
-           bytes / best * 1e-9, 100 * bytes / best * 1e3 / b->copy);
-    backend_cuda.free(stream, in.data);
-    backend_cuda.free(stream, y.data);
+    printf("%-15s %-8s %6lldx%-6lld %2d rows %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
+           names[p->kind], weight_formats[p->format].name, (long long)rows, (long long)p->cols, T,
+           1e3 * best, c->bytes / best * 1e-9, 100 * c->bytes / best * 1e3 / b->copy);
+    backend_cuda.free(stream, o.in.data);
+    backend_cuda.free(stream, o.norm.data);
+    backend_cuda.free(stream, o.head.data);
+    for (int i = 0; i < c->n_parts; i++)
+        backend_cuda.free(stream, o.y[i].data);
     release_memory();
 }
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        enum weight_format_id format;
-        int64_t rows, cols;
-    } shape[] = {
-        {WF_NVFP4, 17408, 5120},    {WF_NVFP4, 34816, 5120},   {WF_NVFP4, 5120, 17408},
-        {WF_FP8_ROW, 16384, 5120},  {WF_FP8_ROW, 14336, 5120}, {WF_FP8_ROW, 5120, 6144},
-        {WF_FP8_ROW, 34816, 5120},  {WF_FP8_ROW, 5120, 17408}, {WF_FP8_ROW, 1024, 5120},
-        {WF_FP8_ROW, 248320, 5120}, {WF_BF16, 17408, 5120},    {WF_BF16, 5120, 17408},
+    static const struct product product[] = {
+        {LINEAR, WF_NVFP4, 5120, {17408}, 1},
+        {LINEAR, WF_NVFP4, 5120, {34816}, 1},
+        {LINEAR, WF_NVFP4, 17408, {5120}, 1},
+        {LINEAR, WF_FP8_ROW, 5120, {16384}, 1},
+        {LINEAR, WF_FP8_ROW, 5120, {14336}, 1},
+        {LINEAR, WF_FP8_ROW, 6144, {5120}, 1},
+        {LINEAR, WF_FP8_ROW, 5120, {34816}, 1},
+        {LINEAR, WF_FP8_ROW, 17408, {5120}, 1},
+        {LINEAR, WF_FP8_ROW, 5120, {1024}, 1},
+        {LINEAR, WF_FP8_ROW, 5120, {248320}, 1},
+        {LINEAR, WF_BF16, 5120, {17408}, 1},
+        {LINEAR, WF_BF16, 17408, {5120}, 1},
+        {LINEAR_SILU_MUL, WF_NVFP4, 5120, {17408, 17408}, 2},
+        {LINEAR_SILU_MUL, WF_FP8_ROW, 5120, {17408, 17408}, 2},
+        {LINEARS, WF_FP8_ROW, 5120, {12288, 1024, 1024}, 3},
+        {GDN_PROJECT, WF_FP8_ROW, 5120, {10240, 6144}, 2},
     };
     static const int32_t rows[] = {1, 8, 16};
     static struct copies copies;
@@ -157,10 +248,10 @@ int main(int argc, char **argv)
     exec_init(&b.x, &backend_cuda, stream, device(NULL, workspace), workspace);
     b.copy = copy_rate(b.begin, b.end);
     printf("a copy: %.2f TB/s read and written\n", b.copy * 1e-12);
-    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
-        copies_open(&copies, shape[s].format, shape[s].rows, shape[s].cols);
+    for (size_t s = 0; s < sizeof product / sizeof *product; s++) {
+        copies_open(&copies, &product[s]);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-            measure(&b, &copies, rows[i]);
+            measure(&b, &product[s], &copies, rows[i]);
         copies_close(&copies);
     }
     return 0;
