@@ -19,7 +19,7 @@ void engine_args_add(struct options *o, struct engine_args *a)
     option_flag(o, "--pin", NULL, &a->pin);
     option_word(o, "--kv", NULL, &a->kv, "bf16|fp8|f32");
     option_word(o, "--activations", NULL, &a->activations, "bf16|f32");
-    option_word(o, "--prefill-math", NULL, &a->prefill_math, "bf16|fp8");
+    option_word(o, "--prefill-math", NULL, &a->prefill_math, "bf16|fp8|nvfp4");
     option_word(o, "--device", NULL, &a->device, "auto|cpu|cuda");
     option_word(o, "--isa", NULL, &a->isa, "generic|avx2|avx512|avx512bf16|neon|best");
 }
@@ -64,6 +64,13 @@ static lathe_dtype dtype_named(const char *word)
     return word && strcmp(word, "fp8") == 0 ? LATHE_F8_E4M3 : LATHE_BF16;
 }
 
+static lathe_prefill_math prefill_math_named(const char *word)
+{
+    if (word && strcmp(word, "fp8") == 0)
+        return LATHE_PREFILL_FP8;
+    return word && strcmp(word, "nvfp4") == 0 ? LATHE_PREFILL_NVFP4 : LATHE_PREFILL_BF16;
+}
+
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
 {
     lathe_engine_options_init(o);
@@ -79,8 +86,7 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->rejection = a->rejection;
     o->activations = dtype_named(a->activations);
     o->kv = dtype_named(a->kv ? a->kv : a->activations);
-    if (a->prefill_math && strcmp(a->prefill_math, "fp8") == 0)
-        o->prefill_math = LATHE_PREFILL_FP8;
+    o->prefill_math = prefill_math_named(a->prefill_math);
     o->device = a->device;
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }

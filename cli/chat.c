@@ -32,7 +32,7 @@ static const char help[] =
     "length    -n, --max-tokens N  --stop TEXT (may be repeated)  --ignore-eos\n"
     "engine    -m, --model DIR  --ctx N|auto  --memory GB  --threads N  --pin  --plan\n"
     "          --activations bf16|f32  --kv bf16|fp8|f32 (as activations)\n"
-    "          --prefill-math bf16|fp8 (FP8 weights, on a GPU: prompts faster, less exact)\n"
+    "          --prefill-math bf16|fp8|nvfp4 (on a GPU: prompts faster, less exact)\n"
     "          --device auto|cpu|cuda  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "drafts    --spec auto|none|ngram|mtp|mtp+ngram|dflash2|dflash2+ngram\n"
     "          --draft-model DIR  --draft-k N  --fixed-k (always N)  --rejection\n"

@@ -20,7 +20,7 @@ static const char help[] =
     "  --json                 the result as a line of JSON\n"
     "  -m, --model DIR  --ctx N|auto  --memory GB  --threads N  --pin\n"
     "  --activations bf16|f32  --kv bf16|fp8|f32 (as activations)\n"
-    "  --prefill-math bf16|fp8  (FP8 weights, on a GPU: faster, less exact)\n"
+    "  --prefill-math bf16|fp8|nvfp4 (on a GPU: faster, less exact)\n"
     "  --device auto|cpu|cuda\n"
     "  --isa generic|avx2|avx512|avx512bf16|neon|best\n"
     "\n"

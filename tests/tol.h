@@ -79,5 +79,8 @@
 /* What a KV cache in E4M3 may cost, in nats a token: three bits of mantissa are an error of 2^-4 at most a key
  * or value, 2 % in the mean, of random signs; measured on nano, 0.001. */
 #define TOL_E4M3_NATS 0.005
+/* The same of prompts in FP8: an error of 2^-4 at most of each activation of a product with an FP8 matrix; measured on
+ * nano, 0.003. */
+#define TOL_FP8_PROMPT_NATS 0.02
 
 #endif

@@ -171,6 +171,9 @@ typedef enum lathe_prefill_math {
     /* FP8 matrices, those with scales of blocks aside, by activations that are rounded to E4M3: faster, and a little
      * less accurate (docs/performance.md). Needs BF16 activations and compute capability 8.9 or later */
     LATHE_PREFILL_FP8,
+    /* The same, and NVFP4 matrices by activations that are rounded to NVFP4. Needs compute capability 12.0 or later;
+     * built, never run */
+    LATHE_PREFILL_NVFP4,
 } lathe_prefill_math;
 
 typedef struct lathe_engine_options {

@@ -75,10 +75,10 @@ static lathe_status settle(lathe_engine_options *o, const struct dims *d, lathe_
         st = fail(err, LATHE_E_ARGUMENT, "the KV cache is BF16, F32 or E4M3");
     if (!st && o->activations != LATHE_BF16 && o->activations != LATHE_F32)
         st = fail(err, LATHE_E_ARGUMENT, "activations are BF16 or F32");
-    if (!st && o->prefill_math != LATHE_PREFILL_BF16 && o->prefill_math != LATHE_PREFILL_FP8)
-        st = fail(err, LATHE_E_ARGUMENT, "prompts are multiplied in BF16 or FP8");
+    if (!st && (unsigned)o->prefill_math > LATHE_PREFILL_NVFP4)
+        st = fail(err, LATHE_E_ARGUMENT, "prompts are multiplied in BF16, FP8 or NVFP4");
     if (!st && o->prefill_math != LATHE_PREFILL_BF16 && o->activations != LATHE_BF16)
-        st = fail(err, LATHE_E_ARGUMENT, "prompts in FP8 need BF16 activations");
+        st = fail(err, LATHE_E_ARGUMENT, "prompts in FP8 or NVFP4 need BF16 activations");
     return st;
 }
 
@@ -139,9 +139,10 @@ static lathe_status set_prefill_math(struct lathe_engine *e, lathe_error *err)
     if (e->options.prefill_math == LATHE_PREFILL_BF16)
         return LATHE_OK;
     if (!e->backend->set_prompt_math)
-        return fail(err, LATHE_E_UNSUPPORTED, "prompts in FP8 need a GPU; this is the %s",
+        return fail(err, LATHE_E_UNSUPPORTED, "prompts in FP8 or NVFP4 need a GPU; this is the %s",
                     e->backend->name);
-    return e->backend->set_prompt_math(e->stream, PROMPT_FP8, err);
+    bool fp8 = e->options.prefill_math == LATHE_PREFILL_FP8;
+    return e->backend->set_prompt_math(e->stream, fp8 ? PROMPT_FP8 : PROMPT_NVFP4, err);
 }
 
 /* Everything that takes none of the memory that is planned: options, model, text, backend, drafter; then the

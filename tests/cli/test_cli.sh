@@ -151,7 +151,7 @@ t_bad_names_get_the_nearest() {
     usage "there is no option --zzzzzzzz (" run --zzzzzzzz
     usage "the nearest of bf16|fp8|f32 is bf16" run -m $M -p x --kv bf61
     usage "--kv is \"int4\", expected bf16|fp8|f32" inspect $M --kv int4
-    usage "--prefill-math is \"int8\", expected bf16|fp8" perplexity -m $M -f x --prefill-math int8
+    usage "--prefill-math is \"int8\", expected bf16|fp8|nvfp4" perplexity -m $M -f x --prefill-math int8
     usage "--stats is \"xml\", expected json|text" run -m $M -p x --stats xml
     usage "there is no option --tensor; the nearest is --tensors" inspect $M --tensor
     usage "there is no option --chunks; the nearest is --chunk" perplexity --chunks 5

@@ -62,6 +62,25 @@ TEST(memory_that_is_not_there_is_told_with_numbers)
     CHECK_INT(fake.n_resets, 0);
 }
 
+TEST(prompts_in_fewer_bits_need_a_device_that_has_them)
+{
+    reset();
+    fake.sm = 80;
+    void *stream = opened();
+    lathe_error err;
+    CHECK_OK(backend_cuda.set_prompt_math(stream, PROMPT_ACT, &err), &err);
+    CHECK_ERR(backend_cuda.set_prompt_math(stream, PROMPT_FP8, &err), &err, LATHE_E_UNSUPPORTED,
+              "prompts in FP8 need compute capability 8.9 or later; this GPU is sm_80");
+    CHECK_ERR(backend_cuda.set_prompt_math(stream, PROMPT_NVFP4, &err), &err, LATHE_E_UNSUPPORTED,
+              "prompts in NVFP4 need compute capability 12.0 or later; this GPU is sm_80");
+    backend_cuda.close(stream);
+    fake.sm = 90;
+    stream = opened(); /* there is no cuBLASLt here */
+    CHECK_ERR(backend_cuda.set_prompt_math(stream, PROMPT_FP8, &err), &err, LATHE_E_UNSUPPORTED,
+              "prompts in FP8 need cuBLASLt");
+    backend_cuda.close(stream);
+}
+
 /* An error of one call: told once, and the device goes on. */
 TEST(a_launch_that_fails_is_told_once)
 {

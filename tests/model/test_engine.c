@@ -374,11 +374,11 @@ TEST(options_of_the_engine_are_checked)
     NOT_OPENED(bad.n_slots = 0, LATHE_E_ARGUMENT, "n_slots is 0");
     NOT_OPENED(bad.n_threads = -3, LATHE_E_ARGUMENT, "n_threads is -3");
     NOT_OPENED(bad.isa = "mmx", LATHE_E_ARGUMENT, "mmx");
-    NOT_OPENED(bad.prefill_math = (lathe_prefill_math)7, LATHE_E_ARGUMENT, "in BF16 or FP8");
+    NOT_OPENED(bad.prefill_math = (lathe_prefill_math)7, LATHE_E_ARGUMENT, "in BF16, FP8 or NVFP4");
     NOT_OPENED((bad.prefill_math = LATHE_PREFILL_FP8, bad.activations = LATHE_F32),
-               LATHE_E_ARGUMENT, "prompts in FP8 need BF16 activations");
+               LATHE_E_ARGUMENT, "prompts in FP8 or NVFP4 need BF16 activations");
     NOT_OPENED((bad.prefill_math = LATHE_PREFILL_FP8, bad.device = "cpu"), LATHE_E_UNSUPPORTED,
-               "prompts in FP8 need a GPU; this is the cpu");
+               "prompts in FP8 or NVFP4 need a GPU; this is the cpu");
     NOT_OPENED(bad.model_dir = "no/such/model", LATHE_E_IO, "no/such/model");
     NOT_OPENED(bad.model_dir = "", LATHE_E_ARGUMENT, "no model directory");
     NOT_OPENED((bad.spec = "none", bad.draft_dir = "a/drafter"), LATHE_E_ARGUMENT,

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "engine/engine.h"
+#include "passage.h"
 #include "tol.h"
 
 static lathe_engine *open_nano(lathe_dtype kv, lathe_dtype activations, const char *spec)
@@ -25,22 +26,9 @@ static lathe_engine *open_nano(lathe_dtype kv, lathe_dtype activations, const ch
 static double nats(lathe_dtype kv, lathe_dtype activations)
 {
     lathe_engine *e = open_nano(kv, activations, "none");
-    lathe_tokens tokens;
-    lathe_error err;
-    size_t length;
-    char *text = test_read(test_path("tests/golden/passage.txt"), &length);
-    CHECK_OK(lathe_tokenize(lathe_engine_text(e), text, length, false, &tokens, &err), &err);
-    size_t n = test_quick() && tokens.n > 200 ? 200 : tokens.n;
-    double *logprob = calloc(n, sizeof *logprob), sum = 0;
-    CHECK(logprob != NULL);
-    CHECK_OK(lathe_score(e, tokens.id, n, 0, logprob, NULL, NULL, &err), &err);
-    for (size_t i = 1; i < n; i++)
-        sum -= logprob[i];
-    free(logprob);
-    free(text);
-    lathe_tokens_release(&tokens);
+    double mean = passage_nats(e);
     lathe_engine_close(e);
-    return sum / (double)(n - 1);
+    return mean;
 }
 
 TEST(e4m3_costs_little)

@@ -443,12 +443,18 @@ static void *native(void *stream)
 
 static lathe_status set_prompt_math(void *stream, enum prompt_math math, lathe_error *err)
 {
+    static const struct {
+        const char *name;
+        int sm;
+    } need[] = {[PROMPT_FP8] = {"FP8", 89}, [PROMPT_NVFP4] = {"NVFP4", 120}};
     struct gpu *c = cuda_of(stream);
-    if (math == PROMPT_FP8 && c->sm < 89)
+    if (math != PROMPT_ACT && c->sm < need[math].sm)
         return fail(err, LATHE_E_UNSUPPORTED,
-                    "prompts in FP8 need compute capability 8.9 or later; this GPU is %s", c->name);
+                    "prompts in %s need compute capability %d.%d or later; this GPU is %s",
+                    need[math].name, need[math].sm / 10, need[math].sm % 10, c->name);
     if (math != PROMPT_ACT && !c->gemm)
-        return fail(err, LATHE_E_UNSUPPORTED, "prompts in FP8 need cuBLASLt, which is not there");
+        return fail(err, LATHE_E_UNSUPPORTED, "prompts in %s need cuBLASLt, which is not there",
+                    need[math].name);
     c->prompt_math = math;
     return LATHE_OK;
 }

@@ -114,16 +114,38 @@ struct product {
     cublasLtMatrixLayoutOpaque_t w, x, d;
 };
 
+static bool set_block_scales(const struct gemm *g, struct product *p, const struct gemm_args *a)
+{
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } set[] = {
+        {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a->w_scale, sizeof a->w_scale},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a->x_scale, sizeof a->x_scale},
+    };
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        if (g->cublasLtMatmulDescSetAttribute(&p->desc, set[i].attribute, set[i].value,
+                                              set[i].bytes) != CUBLAS_STATUS_SUCCESS)
+            return false;
+    return true;
+}
+
 static bool describe(const struct gemm *g, struct product *p, const struct gemm_args *a)
 {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     uint64_t n = (uint64_t)a->shape.n, k = (uint64_t)a->shape.k, T = (uint64_t)a->T;
-    cudaDataType type = a->shape.e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    static const cudaDataType types[] = {CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_4F_E2M1};
+    cudaDataType type = types[a->shape.type];
     cudaDataType d_type = a->shape.d_f32 ? CUDA_R_32F : CUDA_R_16BF;
     return g->cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, CUBLAS_COMPUTE_32F,
                                               CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            g->cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                              sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
+           (a->shape.type != GEMM_NVFP4 || set_block_scales(g, p, a)) &&
            g->cublasLtMatrixLayoutInit_internal(&p->w, sizeof p->w, type, k, n, a->ldw) ==
                CUBLAS_STATUS_SUCCESS &&
            g->cublasLtMatrixLayoutInit_internal(&p->x, sizeof p->x, type, k, T, a->ldx) ==
@@ -172,6 +194,9 @@ static bool adds_in_order(const struct gemm *g, const cublasLtMatmulHeuristicRes
 
 static void choose(const struct gemm *g, struct known *s)
 {
+    static const char *const names[] = {"BF16", "FP8", "NVFP4"};
+    static const _Alignas(16)
+        uint8_t some[16]; /* it asks for pointers to scales, and does not read them */
     cublasLtMatmulHeuristicResult_t choice[CHOICES];
     cublasLtMatmulPreferenceOpaque_t preference;
     struct product p;
@@ -179,6 +204,7 @@ static void choose(const struct gemm *g, struct known *s)
     const struct gemm_shape *shape = &s->shape;
     struct gemm_args a = {
         .shape = *shape, .ldw = shape->k, .ldx = shape->k, .ldd = shape->n, .T = ROWS};
+    a.w_scale = a.x_scale = some;
     if (!describe(g, &p, &a) || !prefer(g, &preference) ||
         g->cublasLtMatmulAlgoGetHeuristic(g->handle, &p.desc, &p.w, &p.x, &p.d, &p.d, &preference,
                                           CHOICES, choice, &n) != CUBLAS_STATUS_SUCCESS)
@@ -191,12 +217,12 @@ static void choose(const struct gemm *g, struct known *s)
     if (!s->has_algo)
         log_warn("cuBLASLt has no suitable product for %s matrices of [%lld, %lld]: prompts are "
                  "computed without it there",
-                 shape->e4m3 ? "FP8" : "BF16", (long long)shape->n, (long long)shape->k);
+                 names[shape->type], (long long)shape->n, (long long)shape->k);
 }
 
 static bool same_shape(const struct gemm_shape *a, const struct gemm_shape *b)
 {
-    return a->n == b->n && a->k == b->k && a->e4m3 == b->e4m3 && a->d_f32 == b->d_f32;
+    return a->n == b->n && a->k == b->k && a->type == b->type && a->d_f32 == b->d_f32;
 }
 
 /* The shape's place in the table. What does not fit takes the last place in turn: the answer for a shape is always

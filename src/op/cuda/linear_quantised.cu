@@ -1,14 +1,18 @@
-/* y = W x and y += W x for the rows of a prompt, in E4M3: FP8 matrices by rows that are quantised, on cuBLASLt's tensor
- * cores. Taken where prompt_math asks for it, of any size; what it means is said there (backend.h).
+/* y = W x and y += W x for the rows of a prompt that are quantised: FP8 matrices by rows of E4M3, NVFP4 ones by rows of
+ * NVFP4, on cuBLASLt's tensor cores. Taken where prompt_math asks for it, of any size; what it means is said there
+ * (backend.h).
  *
- * The product is of code words, and its sums are F32; `scale_sums` makes y of them with the scales of rows of x and of
- * W. A tiled matrix goes back to the order of rows first, a panel at a time. Rows fewer than LEAST_ROWS are filled up
- * with zeros. */
+ * The product is of code words and the scales of blocks, and its sums are F32; `scale_sums` makes y of them with the
+ * scales of rows of x and of W. A tiled matrix goes back to the order of rows first, a panel at a time. Rows fewer than
+ * LEAST_ROWS are filled up with zeros.
+ *
+ * The product of NVFP4 is built, never run. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
-#include "op/cuda/tiles.cuh"
+#include "op/cuda/weight.cuh"
 extern "C" {
 #include "op/cuda/gemm.h"
+#include "op/cuda/quantised.h"
 }
 
 enum {
@@ -17,7 +21,20 @@ enum {
     PANEL_ROWS = 128, /* panels are multiples of it */
 };
 
-/* ---- Rows to E4M3 -------------------------------------------------------------------------------- */
+/* ---- Rows ---------------------------------------------------------------------------------------- */
+
+enum { ROW_THREADS = 256 };
+
+/* Of a block of ROW_THREADS. */
+__device__ __forceinline__ float block_max(float x)
+{
+    __shared__ float part[ROW_THREADS / 32];
+    x = warp_max(x);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_max(part[threadIdx.x % (ROW_THREADS / 32)]);
+}
 
 /* Eight numbers from p on; wide: p is 16-byte aligned. */
 __device__ __forceinline__ void load_eight(float x[8], const bf16 *p, bool wide)
@@ -34,12 +51,10 @@ __device__ __forceinline__ void load_eight(float x[8], const bf16 *p, bool wide)
 
 /* A block has a row, of a multiple of 8 columns; those from T on are zeros. Bound by memory: the row is read twice, the
  * second time from a cache. */
-enum { ROW_THREADS = 256 };
 __global__ void __launch_bounds__(ROW_THREADS)
-    quantise_rows(uint2 *code, float *scale, const bf16 *in, int64_t stride, int32_t T,
-                  int32_t cols, bool wide)
+    e4m3_rows(uint2 *code, float *scale, const bf16 *in, int64_t stride, int32_t T, int32_t cols,
+              bool wide)
 {
-    __shared__ float part[ROW_THREADS / 32];
     begin_kernel();
     int64_t t = blockIdx.x;
     const bf16 *row = in + t * stride;
@@ -51,11 +66,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         for (int i = 0; i < 8; i++)
             most = fmaxf(most, fabsf(x[i])); /* of a NaN and a number, the number */
     }
-    most = warp_max(most);
-    if (threadIdx.x % 32 == 0)
-        part[threadIdx.x / 32] = most;
-    __syncthreads();
-    most = warp_max(part[threadIdx.x % (ROW_THREADS / 32)]);
+    most = block_max(most);
     float s = most > 0 ? most / 448.0f : 1.0f;
     if (threadIdx.x == 0)
         scale[t] = s;
@@ -68,6 +79,61 @@ __global__ void __launch_bounds__(ROW_THREADS)
                 w[i / 4] |= (uint32_t)from_float<e4m3>(x[i] / s).code << i % 4 * 8;
         }
         code[c] = make_uint2(w[0], w[1]);
+    }
+}
+
+/* The E2M1 code nearest to x, ties to the even one; 6 beyond. */
+__device__ __forceinline__ uint32_t e2m1_of(float x)
+{
+    float a = fabsf(x);
+    uint32_t code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
+                    (a >= 3.5f) + (a > 5.0f);
+    return code | __float_as_uint(x) >> 28 & 8;
+}
+
+/* The same in NVFP4, of a multiple of 64 columns; rows from T on have codes up to `rows`, and scales up to the grid's end.
+ * A thread has whole blocks of 16. One that is not finite gets NaN as its scale, which E2M1 cannot say. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    nvfp4_rows(uint2 *code, uint8_t *block_scale, float *scale, const bf16 *in, int64_t stride,
+               int32_t T, int32_t rows, int32_t cols, bool wide)
+{
+    begin_kernel();
+    int64_t t = blockIdx.x;
+    const bf16 *row = in + t * stride;
+    float most = 0, x[16];
+    for (int32_t b = (int32_t)threadIdx.x; t < T && b < cols / 16; b += ROW_THREADS) {
+        load_eight(x, row + 16 * b, wide);
+        load_eight(x + 8, row + 16 * b + 8, wide);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            most = fmaxf(most, fabsf(x[i]));
+    }
+    most = block_max(most);
+    float s = most > 0 ? most / (6.0f * 448.0f) : 1.0f;
+    if (threadIdx.x == 0 && t < rows)
+        scale[t] = s;
+    for (int32_t b = (int32_t)threadIdx.x; b < cols / 16; b += ROW_THREADS) {
+        uint32_t w[2] = {};
+        uint8_t d = 0;
+        if (t < T) {
+            load_eight(x, row + 16 * b, wide);
+            load_eight(x + 8, row + 16 * b + 8, wide);
+            bool finite = true;
+            most = 0;
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                most = fmaxf(most, fabsf(x[i]));
+                finite = finite && isfinite(x[i]);
+            }
+            d = finite ? from_float<e4m3>(most / 6.0f / s).code : 0x7F;
+            float step = e4m3_to_float(d) * s;
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                w[i / 8] |= (step > 0 ? e2m1_of(x[i] / step) : 0) << i % 8 * 4;
+        }
+        if (t < rows)
+            code[t * (cols / 16) + b] = make_uint2(w[0], w[1]);
+        block_scale[gemm_scale_place(t, b, cols)] = d;
     }
 }
 
@@ -94,6 +160,25 @@ __global__ void __launch_bounds__(TILE_THREADS)
         w[k] = fp8_code(v, 0) | fp8_code(v, 1) << 8 | fp8_code(v, 2) << 16 | fp8_code(v, 3) << 24;
     }
     out[(row * cols + col) / 16] = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* The same of NVFP4, with its scales to where cuBLASLt has them: a thread makes a block of 16. */
+__global__ void __launch_bounds__(TILE_THREADS)
+    nvfp4_of_tiles(uint2 *out, uint8_t *scale, const device_weight w, int64_t first,
+                   int64_t n_blocks)
+{
+    begin_kernel();
+    int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
+    if (i >= n_blocks)
+        return;
+    int64_t row = i / (w.cols / 16), block = i % (w.cols / 16);
+    uint32_t v[2] = {};
+#pragma unroll
+    for (int c = 0; c < 16; c++)
+        v[c / 8] |= nvfp4_code(w, first + row, 16 * block + c) << c % 8 * 4;
+    out[i] = make_uint2(v[0], v[1]);
+    scale[gemm_scale_place(row, block, w.cols)] =
+        from_float<e4m3>(nvfp4_scale(w, first + row, block)).code;
 }
 
 /* ---- Sums to y ----------------------------------------------------------------------------------- */
@@ -146,13 +231,16 @@ template <typename Y, bool ADD> __global__ void scale_sums(sums_args a)
 
 /* ---- What and where ------------------------------------------------------------------------------ */
 
-/* By shapes alone. */
-static bool is_wanted(const struct gpu *c, const struct linear_args *a)
+/* The elements of a product that is wanted, by shapes alone; GEMM_BF16: none. */
+static enum gemm_type type_of(const struct gpu *c, const struct linear_args *a)
 {
     const struct weight *w = a->w;
-    return c->prompt_math == PROMPT_FP8 && a->phase == PHASE_PREFILL && a->in.dtype == DT_BF16 &&
-           (w->format == WF_FP8_ROW || w->format == WF_FP8_TENSOR) && w->rows % 16 == 0 &&
-           w->cols % 16 == 0 && w->codes.stride % 16 == 0;
+    if (c->prompt_math == PROMPT_ACT || a->phase != PHASE_PREFILL || a->in.dtype != DT_BF16 ||
+        w->rows % 16 || w->cols % 16 || w->codes.stride % 16)
+        return GEMM_BF16;
+    if (w->format == WF_NVFP4)
+        return c->prompt_math == PROMPT_NVFP4 && w->cols % 64 == 0 ? GEMM_NVFP4 : GEMM_BF16;
+    return w->format == WF_FP8_ROW || w->format == WF_FP8_TENSOR ? GEMM_E4M3 : GEMM_BF16;
 }
 
 static int64_t panel_of(const struct weight *w)
@@ -164,47 +252,91 @@ static int64_t panel_of(const struct weight *w)
     return (int64_t)cuda_blocks(cuda_blocks(w->rows, n), PANEL_ROWS) * PANEL_ROWS;
 }
 
-/* Bytes of scratch, in this order, each part a multiple of 16. */
+/* Bytes of scratch, in this order, each part a multiple of 16: codes of W and of x and the scales of their blocks, the
+ * scales of x's rows, sums. */
 struct parts {
-    size_t panel, code, scale, sum;
+    size_t w, w_scale, x, x_scale, scale, sum;
 };
-static struct parts parts_of(const struct linear_args *a)
+static struct parts parts_of(enum gemm_type type, const struct linear_args *a)
 {
     int64_t T = a->in.dim[0], most = T > LEAST_ROWS ? T : LEAST_ROWS, n = panel_of(a->w);
+    int64_t k = a->w->cols, row = type == GEMM_NVFP4 ? k / 2 : k;
     most = (most + 3) / 4 * 4;
     struct parts p = {
-        .panel = (size_t)(n * a->w->cols),
-        .code = (size_t)(most * a->w->cols),
+        .w = (size_t)(n * row),
+        .w_scale = type == GEMM_NVFP4 ? (size_t)gemm_scale_bytes(n, k) : 0,
+        .x = (size_t)(most * row),
+        .x_scale = type == GEMM_NVFP4 ? (size_t)gemm_scale_bytes(most, k) : 0,
         .scale = (size_t)most * sizeof(float),
         .sum = (size_t)(most * n) * sizeof(float),
     };
     return p;
 }
 
-static struct gemm_shape shape_of(const struct weight *w, int64_t n)
+static struct gemm_shape shape_of(enum gemm_type type, const struct weight *w, int64_t n)
 {
-    return {.n = n, .k = w->cols, .e4m3 = true, .d_f32 = true};
+    return {.n = n, .k = w->cols, .type = type, .d_f32 = true};
 }
 
 extern "C" size_t cuda_linear_quantised_scratch(const struct gpu *c, const struct linear_args *a)
 {
-    if (!is_wanted(c, a))
+    enum gemm_type type = type_of(c, a);
+    if (type == GEMM_BF16)
         return 0;
-    struct parts p = parts_of(a);
-    return p.panel + p.code + p.scale + p.sum;
+    struct parts p = parts_of(type, a);
+    return p.w + p.w_scale + p.x + p.x_scale + p.scale + p.sum;
 }
 
 extern "C" bool cuda_linear_quantised_takes(const struct gpu *c, const struct linear_args *a)
 {
     const struct weight *w = a->w;
-    if (!is_wanted(c, a) || !is_aligned(w->codes.data, 16) ||
+    enum gemm_type type = type_of(c, a);
+    if (type == GEMM_BF16 || !is_aligned(w->codes.data, 16) ||
         (w->scales.data && !is_aligned(w->scales.data, dtype_size(w->scales.dtype))))
         return false;
+    /* Scales of blocks have no sign and no NaN where the matrix is tiled; else they may have. */
+    if (type == GEMM_NVFP4 && !w->tiled)
+        return false;
     int64_t n = panel_of(w), last = w->rows % n;
-    return gemm_has(c->gemm, shape_of(w, n)) && (last == 0 || gemm_has(c->gemm, shape_of(w, last)));
+    return gemm_has(c->gemm, shape_of(type, w, n)) &&
+           (last == 0 || gemm_has(c->gemm, shape_of(type, w, last)));
 }
 
 /* ---- The product --------------------------------------------------------------------------------- */
+
+extern "C" void cuda_e4m3_rows(struct gpu *c, const struct tensor *in, int64_t rows, void *code,
+                               float *scale)
+{
+    launch_next(c, e4m3_rows, (unsigned)rows, ROW_THREADS, 0, (uint2 *)code, scale,
+                (const bf16 *)in->data, in->stride, (int32_t)in->dim[0], (int32_t)in->dim[1],
+                rows_aligned(in->data, in->stride, sizeof(bf16)));
+}
+
+extern "C" void cuda_nvfp4_rows(struct gpu *c, const struct tensor *in, int64_t rows, void *code,
+                                void *block_scale, float *scale)
+{
+    launch_next(c, nvfp4_rows, (unsigned)cuda_blocks(rows, 128) * 128, ROW_THREADS, 0,
+                (uint2 *)code, (uint8_t *)block_scale, scale, (const bf16 *)in->data, in->stride,
+                (int32_t)in->dim[0], (int32_t)rows, (int32_t)in->dim[1],
+                rows_aligned(in->data, in->stride, sizeof(bf16)));
+}
+
+extern "C" void cuda_nvfp4_of_tiles(struct gpu *c, const struct weight *w, int64_t row, int64_t n,
+                                    void *code, void *block_scale)
+{
+    int64_t blocks = n * w->cols / 16;
+    launch_next(c, nvfp4_of_tiles, (unsigned)cuda_blocks(blocks, TILE_THREADS), TILE_THREADS, 0,
+                (uint2 *)code, (uint8_t *)block_scale, device_weight_of(w), row, blocks);
+}
+
+static void launch_rows_of_tiles(struct gpu *c, const struct weight *w, int64_t row, int64_t n,
+                                 void *code)
+{
+    int64_t pieces = n * w->cols / 16;
+    launch_next(c, rows_of_tiles, (unsigned)cuda_blocks(pieces, TILE_THREADS), TILE_THREADS, 0,
+                (uint4 *)code, (const unsigned char *)w->codes.data + row * w->cols, w->cols,
+                pieces);
+}
 
 static void launch_sums(struct gpu *c, const struct linear_args *a, const float *sum,
                         const float *x_scale, int64_t row, int64_t n)
@@ -239,31 +371,37 @@ extern "C" lathe_status cuda_linear_quantised(struct gpu *c, const struct linear
                                               lathe_error *err)
 {
     const struct weight *w = a->w;
-    struct parts p = parts_of(a);
-    unsigned char *panel = (unsigned char *)a->scratch.data, *code = panel + p.panel;
-    float *scale = (float *)(code + p.code), *sum = (float *)(code + p.code + p.scale);
+    enum gemm_type type = type_of(c, a);
+    struct parts p = parts_of(type, a);
+    unsigned char *panel = (unsigned char *)a->scratch.data, *panel_scale = panel + p.w;
+    unsigned char *x = panel_scale + p.w_scale, *x_scale = x + p.x;
+    float *scale = (float *)(x_scale + p.x_scale), *sum = (float *)(x_scale + p.x_scale + p.scale);
     int64_t T = a->in.dim[0], n = panel_of(w);
     struct gemm_args g = {
-        .x = code,
+        .x = x,
+        .w_scale = panel_scale,
+        .x_scale = x_scale,
         .d = sum,
         .ldx = w->cols,
         .T = T > LEAST_ROWS ? T : LEAST_ROWS,
-        .alpha = w->format == WF_FP8_TENSOR ? w->global : 1.0f,
+        .alpha = w->format == WF_FP8_ROW ? 1.0f : w->global,
     };
-    launch_next(c, quantise_rows, (unsigned)g.T, ROW_THREADS, 0, (uint2 *)code, scale,
-                (const bf16 *)a->in.data, a->in.stride, (int32_t)T, (int32_t)w->cols,
-                rows_aligned(a->in.data, a->in.stride, sizeof(bf16)));
+    if (type == GEMM_NVFP4)
+        cuda_nvfp4_rows(c, &a->in, g.T, x, x_scale, scale);
+    else
+        cuda_e4m3_rows(c, &a->in, g.T, x, scale);
     for (int64_t row = 0; row < w->rows; row += n) {
-        const unsigned char *codes = (const unsigned char *)w->codes.data + row * w->codes.stride;
-        g.shape = shape_of(w, w->rows - row < n ? w->rows - row : n);
-        g.w = codes;
-        g.ldw = w->codes.stride;
+        g.shape = shape_of(type, w, w->rows - row < n ? w->rows - row : n);
+        g.w = panel;
+        g.ldw = w->cols;
         g.ldd = g.shape.n;
-        if (w->tiled) {
-            int64_t pieces = g.shape.n * w->cols / 16;
-            launch_next(c, rows_of_tiles, (unsigned)cuda_blocks(pieces, TILE_THREADS), TILE_THREADS,
-                        0, (uint4 *)panel, codes, w->cols, pieces);
-            g.w = panel;
+        if (type == GEMM_NVFP4) {
+            cuda_nvfp4_of_tiles(c, w, row, g.shape.n, panel, panel_scale);
+        } else if (w->tiled) {
+            launch_rows_of_tiles(c, w, row, g.shape.n, panel);
+        } else {
+            g.w = (const unsigned char *)w->codes.data + row * w->codes.stride;
+            g.ldw = w->codes.stride;
         }
         lathe_status st = gemm(c, &g, err);
         if (st) {

@@ -74,18 +74,25 @@ __device__ __forceinline__ float fp8_at(const device_weight &w, int64_t row, int
     return e4m3_to_float((uint8_t)fp8_code(word, (int)(col % 4)));
 }
 
+__device__ __forceinline__ uint32_t nvfp4_code(const device_weight &w, int64_t row, int64_t col)
+{
+    const uint8_t *p = (const uint8_t *)w.codes;
+    if (w.tiled)
+        return e2m1_code(*(const uint32_t *)(p + e2m1_place(row, col, w.cols)), (int)(col % 8));
+    return p[row * w.stride + col / 2] >> col % 2 * 4 & 15;
+}
+/* Of columns 16 block and on. */
+__device__ __forceinline__ float nvfp4_scale(const device_weight &w, int64_t row, int64_t block)
+{
+    const uint8_t *s = (const uint8_t *)w.scales;
+    if (!w.tiled)
+        return e4m3_to_float(s[row * w.scale_stride + block]);
+    return __uint_as_float(((uint32_t)s[nvfp4_scale_place(row, block, w.cols)] << 20) +
+                           ((127 - 9) << 23));
+}
 __device__ __forceinline__ float nvfp4_at(const device_weight &w, int64_t row, int64_t col)
 {
-    const uint8_t *p = (const uint8_t *)w.codes, *s = (const uint8_t *)w.scales;
-    if (!w.tiled) {
-        uint32_t b = p[row * w.stride + col / 2];
-        return e2m1_to_float(col % 2 ? b >> 4 : b & 15) *
-               (e4m3_to_float(s[row * w.scale_stride + col / 16]) * w.global);
-    }
-    uint32_t word = *(const uint32_t *)(p + e2m1_place(row, col, w.cols));
-    uint32_t scale = s[nvfp4_scale_place(row, col / 16, w.cols)];
-    float f = __uint_as_float((scale << 20) + ((127 - 9) << 23));
-    return e2m1_to_float(e2m1_code(word, (int)(col % 8))) * (f * w.global);
+    return e2m1_to_float(nvfp4_code(w, row, col)) * (nvfp4_scale(w, row, col / 16) * w.global);
 }
 
 template <weight_format_id F>

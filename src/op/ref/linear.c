@@ -16,37 +16,65 @@ double ref_dot(const struct weight *w, int64_t r, const struct tensor *in, int64
     return sum;
 }
 
-/* Are the rows quantised? */
-static bool is_fp8(const struct ref *x, const struct linear_args *a)
-{
-    return x->prompt_math == PROMPT_FP8 && a->phase == PHASE_PREFILL && a->in.dtype == DT_BF16 &&
-           (a->w->format == WF_FP8_ROW || a->w->format == WF_FP8_TENSOR);
-}
-
-/* Row t of in as E4M3 times what is returned. */
-static float quantise(const struct tensor *in, int64_t t, float *row)
+/* Row t of in as E4M3, times what is returned. */
+static float to_e4m3(const struct tensor *in, int64_t t, float *row)
 {
     float most = 0;
     for (int64_t c = 0; c < in->dim[1]; c++)
         most = fmaxf(most, fabsf((float)get(in, t, c)));
-    float scale = most > 0 ? most / 448.0f : 1.0f;
+    float scale = most > 0 ? most / 448 : 1;
     for (int64_t c = 0; c < in->dim[1]; c++)
         row[c] = e4m3_to_f32(e4m3_from_f32((float)get(in, t, c) / scale));
     return scale;
 }
 
+/* The same in NVFP4: codes times the scales of their blocks. */
+static float to_nvfp4(const struct tensor *in, int64_t t, float *row)
+{
+    enum { BLOCK = 16 };
+    float most = 0;
+    for (int64_t c = 0; c < in->dim[1]; c++)
+        most = fmaxf(most, fabsf((float)get(in, t, c)));
+    float scale = most > 0 ? most / (6 * 448) : 1;
+    for (int64_t b = 0; b < in->dim[1]; b += BLOCK) {
+        bool finite = true;
+        most = 0;
+        for (int64_t c = b; c < b + BLOCK; c++) {
+            most = fmaxf(most, fabsf((float)get(in, t, c)));
+            finite = finite && isfinite(get(in, t, c));
+        }
+        float d = finite ? e4m3_to_f32(e4m3_from_f32(most / 6 / scale)) : NAN, step = d * scale;
+        for (int64_t c = b; c < b + BLOCK; c++)
+            row[c] = step > 0 ? d * e2m1_to_f32(e2m1_from_f32((float)get(in, t, c) / step)) : 0 * d;
+    }
+    return scale;
+}
+
+/* How the rows are quantised; NULL: not at all. */
+static float (*quantiser(const struct ref *x, const struct linear_args *a))(const struct tensor *,
+                                                                            int64_t, float *)
+{
+    enum weight_format_id format = a->w->format;
+    if (x->prompt_math == PROMPT_ACT || a->phase != PHASE_PREFILL || a->in.dtype != DT_BF16)
+        return NULL;
+    if (format == WF_NVFP4)
+        return x->prompt_math == PROMPT_NVFP4 ? to_nvfp4 : NULL;
+    return format == WF_FP8_ROW || format == WF_FP8_TENSOR ? to_e4m3 : NULL;
+}
+
 lathe_status ref_linear(void *stream, const struct linear_args *a, lathe_error *err)
 {
-    bool fp8 = is_fp8(stream, a);
+    float (*quantise)(const struct tensor *, int64_t, float *) = quantiser(stream, a);
     size_t bytes = (size_t)a->w->cols * sizeof(float);
-    float *row = fp8 ? malloc(bytes) : NULL;
-    if (fp8 && !row)
+    float *row = quantise ? malloc(bytes) : NULL;
+    if (quantise && !row)
         return fail_memory(err, bytes);
     struct tensor codes = tensor_2d(row, DT_F32, 1, a->w->cols);
     for (int64_t t = 0; t < a->in.dim[0]; t++) {
-        double scale = fp8 ? (double)quantise(&a->in, t, row) : 1;
+        double scale = quantise ? (double)quantise(&a->in, t, row) : 1;
         for (int64_t r = 0; r < a->w->rows; r++) {
-            double sum = fp8 ? scale * ref_dot(a->w, r, &codes, 0) : ref_dot(a->w, r, &a->in, t);
+            double sum =
+                quantise ? scale * ref_dot(a->w, r, &codes, 0) : ref_dot(a->w, r, &a->in, t);
             put(&a->y, t, r, a->add ? get(&a->y, t, r) + sum : sum);
         }
     }
