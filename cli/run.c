@@ -32,7 +32,6 @@ static const char help[] =
     "The answer goes to standard output, a tool call as a line of JSON. Reasoning is\n"
     "dimmed there on a terminal, and else goes to standard error (with --logprobs\n"
     "there, its tokens are in those lines). What is not given is the model's default.\n"
-    "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
 
 struct run {
