@@ -1,7 +1,7 @@
 /* Where a step's time goes on the GPU: each operator of one pass over a model, or of a drafter's proposal, by its
  * own clock.
  *   profile -m DIR [--rows 1,8] [--ctx 0,32768] [--phase verify|decode|prefill|draft]
- *           [--kv bf16|fp8] [--spec mtp|dflash2] [--draft-model DIR]
+ *           [--kv bf16|fp8] [--prefill-math bf16|fp8|nvfp4] [--spec mtp|dflash2] [--draft-model DIR]
  * In phase draft, rows are drafts, --spec tells the drafter, and --draft-model a checkpoint of its own. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -358,6 +358,7 @@ static int numbers(const char *s, int32_t *out, int most)
 int main(int argc, char **argv)
 {
     const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify", *kv = "bf16";
+    const char *math = "bf16";
     const char *spec = "dflash2", *draft_dir = NULL;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc) {
@@ -373,14 +374,16 @@ int main(int argc, char **argv)
             phase = argv[i + 1];
         else if (strcmp(argv[i], "--kv") == 0)
             kv = argv[i + 1];
+        else if (strcmp(argv[i], "--prefill-math") == 0)
+            math = argv[i + 1];
         else if (strcmp(argv[i], "--spec") == 0)
             spec = argv[i + 1];
         else if (strcmp(argv[i], "--draft-model") == 0)
             draft_dir = argv[i + 1];
         else {
             fprintf(stderr,
-                    "profile: %s: expected -m, --rows, --ctx, --phase, --kv, --spec, "
-                    "--draft-model\n",
+                    "profile: %s: expected -m, --rows, --ctx, --phase, --kv, --prefill-math, "
+                    "--spec, --draft-model\n",
                     argv[i]);
             return 2;
         }
@@ -403,6 +406,12 @@ int main(int argc, char **argv)
     lathe_log_set(print_log, NULL);
     must(model_open(&o.model, dir, &err), &err);
     must(backend_cuda.open(&o.stream, NULL, NULL, &err), &err);
+    must(backend_cuda.set_prompt_math(o.stream,
+                                      strcmp(math, "fp8") == 0     ? PROMPT_FP8
+                                      : strcmp(math, "nvfp4") == 0 ? PROMPT_NVFP4
+                                                                   : PROMPT_ACT,
+                                      &err),
+         &err);
     raw = backend_cuda.native(o.stream);
     memory_loose(&o.memory, &backend_cuda, o.stream);
     model_place(&o.memory, &o.model);
