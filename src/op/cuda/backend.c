@@ -121,6 +121,7 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
     c->n_sms = p.multiProcessorCount;
+    c->shared_per_sm = (int)p.sharedMemPerMultiprocessor;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);
     if (!is_built_for(c->sm))
         return fail(err, LATHE_E_DEVICE,

@@ -8,9 +8,10 @@
 
 struct gpu {
     int device;
-    int sm;        /* 90 for compute capability 9.0 */
-    int n_sms;     /* multiprocessors */
-    char name[16]; /* "sm_90" */
+    int sm;            /* 90 for compute capability 9.0 */
+    int n_sms;         /* multiprocessors */
+    int shared_per_sm; /* bytes of shared memory of one */
+    char name[16];     /* "sm_90" */
     cudaStream_t stream;
     cudaError_t failed; /* of a call that had no status to return */
     cudaError_t lost;   /* after which the device takes no more work of this process */

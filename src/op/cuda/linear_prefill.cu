@@ -65,11 +65,6 @@ template <weight_format_id F, bool REST, bool TILED>
 __device__ __forceinline__ uint4 expand_unit(const eight_codes<F> &u)
 {
     uint32_t w[4];
-    if (TILED && F == WF_NVFP4) {
-        uint32_t s = scale_pair(u.nvfp4_scale, 0);
-        return make_uint4(e2m1_pair<0>(u.c[0], s), e2m1_pair<1>(u.c[0], s), e2m1_pair<2>(u.c[0], s),
-                          e2m1_pair<3>(u.c[0], s));
-    }
     if (F == WF_NVFP4) {
         uint32_t s[2];
         nvfp4_scales(u.nvfp4_scale, s);
@@ -154,37 +149,32 @@ __global__ void __launch_bounds__(THREADS) expand_tiled(expand_args a)
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         v[i] = p[32 * i];
-    uint32_t scales[2] = {};
-    eight_codes<F> u;
+    uint4 *out = a.out + (strip * STRIP_ROWS + g) * a.row_units + unit * (UNIT_COLS / 8) + q;
     if (F == WF_NVFP4) {
-        uint2 s =
-            ((const uint2 *)(a.scales +
-                             strip * (STRIP_ROWS *
-                                      a.scale_stride)))[unit * (UNIT_COLS / 8) + 2 * g + q / 2];
-        scales[0] = s.x, scales[1] = s.y;
-    } else if (F == WF_FP8_BLOCK) {
+        const unsigned char *scales = a.scales + strip * (STRIP_ROWS * a.scale_stride);
+        uint2 s = ((const uint2 *)scales)[unit * (UNIT_COLS / 8) + 2 * g + q / 2];
+        const uint32_t *w0 = (const uint32_t *)&v[0], *w1 = (const uint32_t *)&v[1];
+        four_scales s0 = scales_of(s.x), s1 = scales_of(s.y);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t x[4], y[4];
+            e2m1_pairs(w0[j], w1[j], scale_pair(s0, j), scale_pair(s1, j), x, y);
+            out[4 * j] = make_uint4(x[0], x[2], y[0], y[2]);
+            out[8 * a.row_units + 4 * j] = make_uint4(x[1], x[3], y[1], y[3]);
+        }
+        return;
+    }
+    eight_codes<F> u;
+    if (F == WF_FP8_BLOCK)
         u.scale =
             scale_at(a.scales, a.scales_f32, strip / (128 / STRIP_ROWS) * a.scale_stride + unit);
-    }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
-        int h = F == WF_NVFP4 ? i : i / 2;
-        uint4 *out =
-            a.out + (strip * STRIP_ROWS + g + 8 * h) * a.row_units + unit * (UNIT_COLS / 8) + q;
-        if (F == WF_NVFP4) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                u.c[0] = w[j];
-                u.nvfp4_scale = scales[h] >> 8 * j & 255;
-                out[4 * j] = expand_unit<F, REST, true>(u);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                u.c[0] = w[2 * k], u.c[F == WF_NVFP4 ? 0 : 1] = w[2 * k + 1];
-                out[8 * (i % 2) + 4 * k] = expand_unit<F, REST, true>(u);
-            }
+        for (int k = 0; k < 2; k++) {
+            u.c[0] = w[2 * k], u.c[F == WF_NVFP4 ? 0 : 1] = w[2 * k + 1];
+            out[8 * (i / 2) * a.row_units + 8 * (i % 2) + 4 * k] = expand_unit<F, REST, true>(u);
         }
     }
 }

@@ -16,11 +16,18 @@ __global__ void arrange_fp8(uint32_t *dst, const uint32_t *src, int64_t cols, in
         dst[fp8_place(i * 4 / cols, i * 4 % cols, cols) / 4] = fp8_arrange(src[i]);
 }
 
-__global__ void arrange_e2m1(uint32_t *dst, const uint32_t *src, int64_t cols, int64_t n_words)
+/* Two words a thread, of rows g and g + 8. */
+__global__ void arrange_e2m1(unsigned char *dst, const uint32_t *src, int64_t cols, int64_t n_words)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n_words)
-        dst[e2m1_place(i * 8 / cols, i * 8 % cols, cols) / 4] = e2m1_arrange(src[i]);
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row_words = cols / 8;
+    if (i >= n_words / 2)
+        return;
+    int64_t row = i / row_words / 8 * STRIP_ROWS + i / row_words % 8, word = i % row_words;
+    const uint32_t from[2] = {src[row * row_words + word], src[(row + 8) * row_words + word]};
+    uint32_t to[2], *at = (uint32_t *)(dst + e2m1_place(row, word * 8, cols));
+    e2m1_arrange(from, to);
+    at[0] = to[0];
+    at[E2M1_LOWER] = to[1];
 }
 
 /* One scale a thread, behind arrange_e2m1. There is no scale 0: the block's codes are 0 instead. */
@@ -32,9 +39,15 @@ __global__ void arrange_scales(uint8_t *dst, unsigned char *codes, const uint8_t
         return;
     int64_t row = i / (cols / 16), block = i % (cols / 16);
     dst[nvfp4_scale_place(row, block, cols)] = (uint8_t)scale_arrange(src[i]);
-    if (src[i] == 0)
-        for (int c = 0; c < 16; c += 8)
-            *(uint32_t *)(codes + e2m1_place(row, block * 16 + c, cols)) = 0;
+    if (src[i] != 0)
+        return;
+    uint32_t mask[2];
+    e2m1_bits((int)(row / 8 % 2), mask);
+    for (int c = 0; c < 16; c += 8) {
+        uint32_t *at = (uint32_t *)(codes + e2m1_place(row & ~(int64_t)8, block * 16 + c, cols));
+        atomicAnd(at, ~mask[0]); /* row g + 8 has bits there too */
+        atomicAnd(at + E2M1_LOWER, ~mask[1]);
+    }
 }
 
 /* Is there a NaN among E4M3 codes, or, of scales, a negative one? One word a thread. */
@@ -50,11 +63,12 @@ __global__ void find_nan(const uint32_t *src, int64_t n_words, bool scales, int 
 
 /* ---- Products ------------------------------------------------------------------------------------ */
 
-/* A block computes one strip for 8 * GROUPS activation rows. Its WARPS warps take turns over the units, and a warp
- * holds AHEAD units of codes in registers, which it begins to load before the kernels in front of it have
- * ended: weights never change. Sums: inside the tensor core, over a warp's units in order, over the warps in
- * order. */
-enum { WARPS = 8 };
+/* Blocks stay: block b computes strips b, b + gridDim.x ... for 8 * GROUPS activation rows. Its WARPS warps take turns over
+ * a strip's units. A lane copies what it will need of the next AHEAD units of its warp into shared memory, past the end
+ * of a strip into the next one, and begins before the kernels in front have ended: weights never change. Nobody else
+ * reads these bytes, so that no barrier is needed. Sums: inside the tensor core, over a warp's units in order, over the
+ * warps in order. */
+enum { WARPS = 8, THREADS = 32 * WARPS };
 
 enum { MOST_PARTS = 3 };
 struct tiled_part {
@@ -65,10 +79,11 @@ struct tiled_part {
     void *y;
     int64_t y_stride;
     float global;
-    int32_t first; /* block of its first strip */
+    int32_t first; /* of its strips among those of all parts */
     bool scales_f32, y_f32, add;
 };
-/* The two small products of the gates of the same activations: BF16 weights [n_heads, cols], a block a row of both. */
+/* The two small products of the gates of the same activations: BF16 weights [n_heads, cols]. The last blocks, which have the
+ * fewest strips, take a row each. */
 struct gate_rows {
     const bf16 *w[2]; /* in_proj_a, in_proj_b */
     int64_t w_stride[2];
@@ -84,57 +99,48 @@ struct tiled_args {
     const bf16 *in;
     int64_t in_stride;
     int32_t units, strips, T; /* strips of all parts */
-    gate_rows gate;           /* of the first blocks */
+    gate_rows gate;
 };
 
+/* What a lane takes of a unit: pieces of 16 bytes of codes. */
 template <weight_format_id F> __host__ __device__ constexpr int pieces()
 {
     return F == WF_NVFP4 ? 2 : 4;
 }
-
-/* What one lane takes of a unit. */
-template <weight_format_id F> struct lane_codes {
-    uint4 v[pieces<F>()];
-    uint2 scale; /* NVFP4 */
-};
-
-__device__ __forceinline__ uint4 load_once(const uint4 *p)
+/* Of 16 bytes, in the place of a unit of one or two matrices: codes, and 8 bytes of scales for every lane of NVFP4. */
+template <weight_format_id F, bool GATED> __host__ __device__ constexpr int slot_pieces()
 {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint2 load_once(const uint2 *p)
-{
-    uint2 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(v.x), "=r"(v.y)
-                 : "l"(p));
-    return v;
+    return (GATED ? 2 : 1) * (pieces<F>() * THREADS + (F == WF_NVFP4 ? THREADS / 2 : 0));
 }
 
-/* Of the strip whose codes and scales these are. */
-template <weight_format_id F>
-__device__ __forceinline__ void load_codes(lane_codes<F> &w, const uint4 *codes,
-                                           const uint2 *scales, int32_t unit, int lane)
+__device__ __forceinline__ void copy16(void *to, const void *from)
 {
-#pragma unroll
-    for (int i = 0; i < pieces<F>(); i++)
-        w.v[i] = load_once(codes + (unit * pieces<F>() + i) * 32 + lane);
-    if (F == WF_NVFP4)
-        w.scale = load_once(scales + unit * 16 + lane / 4 * 2 + lane % 4 / 2);
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
+}
+__device__ __forceinline__ void copy8(void *to, const void *from)
+{
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from));
+}
+__device__ __forceinline__ void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Until at most N groups of the thread's copies are on their way. */
+template <int N> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Activations of columns 32 j + 8 q + 0..7 of a unit. */
-template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p, bool there)
+template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p)
 {
-    uint4 v = {0, 0, 0, 0};
-    if (!there)
-        return v;
     if (ALIGNED)
         return *(const uint4 *)p;
+    uint4 v;
     const unsigned short *s = (const unsigned short *)p;
     v.x = s[0] | (uint32_t)s[1] << 16;
     v.y = s[2] | (uint32_t)s[3] << 16;
@@ -143,61 +149,41 @@ template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p, 
     return v;
 }
 
-/* acc += the products of a unit. */
+/* sum += the products of columns 32 J and on of a unit. */
 template <weight_format_id F, int GROUPS, int J>
-__device__ __forceinline__ void multiply_quarter(float acc[GROUPS][4], const lane_codes<F> &w,
-                                                 const uint4 *x)
+__device__ __forceinline__ void multiply_quarter(float sum[GROUPS][4], const uint32_t *c0,
+                                                 const uint32_t *c1, const four_scales s[2],
+                                                 const uint4 x[GROUPS])
 {
+    uint32_t a[4], b[4];
     if (F == WF_NVFP4) {
-        const uint32_t *c0 = (const uint32_t *)&w.v[0], *c1 = (const uint32_t *)&w.v[1];
-        uint32_t s0 = scale_pair(w.scale.x, J), s1 = scale_pair(w.scale.y, J);
-        uint32_t a[4] = {e2m1_pair<0>(c0[J], s0), e2m1_pair<0>(c1[J], s1), e2m1_pair<1>(c0[J], s0),
-                         e2m1_pair<1>(c1[J], s1)};
-        uint32_t b[4] = {e2m1_pair<2>(c0[J], s0), e2m1_pair<2>(c1[J], s1), e2m1_pair<3>(c0[J], s0),
-                         e2m1_pair<3>(c1[J], s1)};
-#pragma unroll
-        for (int n = 0; n < GROUPS; n++) {
-            mma_bf16(acc[n], a, x[n].x, x[n].y);
-            mma_bf16(acc[n], b, x[n].z, x[n].w);
-        }
+        e2m1_pairs(c0[J], c1[J], scale_pair(s[0], J), scale_pair(s[1], J), a, b);
     } else {
-        const uint32_t *c0 = (const uint32_t *)&w.v[J / 2], *c1 = (const uint32_t *)&w.v[2 + J / 2];
-        uint32_t a[4], b[4];
-        fp8_pairs(c0[J % 2 * 2], a[0], a[2]);
-        fp8_pairs(c1[J % 2 * 2], a[1], a[3]);
-        fp8_pairs(c0[J % 2 * 2 + 1], b[0], b[2]);
-        fp8_pairs(c1[J % 2 * 2 + 1], b[1], b[3]);
+        fp8_pairs(c0[2 * J], a[0], a[2]);
+        fp8_pairs(c1[2 * J], a[1], a[3]);
+        fp8_pairs(c0[2 * J + 1], b[0], b[2]);
+        fp8_pairs(c1[2 * J + 1], b[1], b[3]);
+    }
 #pragma unroll
-        for (int n = 0; n < GROUPS; n++) {
-            mma_bf16(acc[n], a, x[n].x, x[n].y);
-            mma_bf16(acc[n], b, x[n].z, x[n].w);
-        }
+    for (int n = 0; n < GROUPS; n++) {
+        mma_bf16(sum[n], a, x[n].x, x[n].y);
+        mma_bf16(sum[n], b, x[n].z, x[n].w);
     }
 }
 
-template <weight_format_id F, int GROUPS>
-__device__ __forceinline__ void multiply(float acc[GROUPS][4], const lane_codes<F> &w,
-                                         const uint4 x[4][GROUPS])
-{
-    multiply_quarter<F, GROUPS, 0>(acc, w, x[0]);
-    multiply_quarter<F, GROUPS, 1>(acc, w, x[1]);
-    multiply_quarter<F, GROUPS, 2>(acc, w, x[2]);
-    multiply_quarter<F, GROUPS, 3>(acc, w, x[3]);
-}
-
-/* The product of row `row`, from its sum. */
+/* What the sum of row `row` is multiplied by. */
 template <weight_format_id F>
-__device__ __forceinline__ float finished(const tiled_part &p, float sum, int64_t row)
+__device__ __forceinline__ float scale_of_sum(const tiled_part &p, int64_t row)
 {
     if (F == WF_NVFP4)
-        return sum * ((float)(1 << NVFP4_SHIFT) * p.global);
+        return (float)(1 << NVFP4_SHIFT) * p.global;
     if (F == WF_FP8_TENSOR)
-        return sum * p.global;
-    return F == WF_FP8_ROW ? sum * scale_at(p.row_scales, p.scales_f32, row) : sum;
+        return p.global;
+    return F == WF_FP8_ROW ? scale_at(p.row_scales, p.scales_f32, row) : 1.0f;
 }
 
-/* Output `i` of both gates for 8 * GROUPS rows. A thread has every 32 * WARPS-th pack of eight columns; sums: over its
- * packs, the lanes, the warps, each in order. Bound by latency, while other blocks stream their weights. */
+/* Output `i` of both gates for 8 * GROUPS rows. A thread has every THREADS-th pack of eight columns; sums: over its packs,
+ * the lanes, the warps, each in order. Bound by latency, while weights are on their way. */
 template <int GROUPS>
 __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t t0)
 {
@@ -205,13 +191,13 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
     int32_t which = i / a.gate.n_heads, head = i % a.gate.n_heads, cols = a.units * UNIT_COLS;
     const bf16 *w = a.gate.w[which] + head * a.gate.w_stride[which];
     float acc[GROUPS * 8] = {};
-    begin_kernel();
-    for (int32_t c = (int32_t)threadIdx.x * 8; c < cols; c += 32 * WARPS * 8) {
+    for (int32_t c = (int32_t)threadIdx.x * 8; c < cols; c += THREADS * 8) {
         uint4 v = *(const uint4 *)(w + c);
         const uint32_t by[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int t = 0; t < GROUPS * 8; t++) {
-            uint4 u = load_in<true>(a.in + (t0 + t) * a.in_stride + c, t0 + t < a.T);
+            int32_t row = t0 + t < a.T ? t0 + t : a.T - 1;
+            uint4 u = load_in<true>(a.in + row * a.in_stride + c);
             const uint32_t x[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -221,6 +207,7 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
             }
         }
     }
+    __syncthreads(); /* part of the row before */
 #pragma unroll
     for (int t = 0; t < GROUPS * 8; t++) {
         float sum = warp_sum(acc[t]);
@@ -239,99 +226,160 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
         gdn_gate(which, x, a.gate.A_log, a.gate.dt_bias, head);
 }
 
-/* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. AHEAD units a warp and the blocks that fit a multiprocessor
- * together keep some 80 KB on their way. Bound by the weights' bytes; NVFP4 at eight rows nearly by instructions:
- * 11 shifts and masks and 4 products for eight codes.
+template <int GROUPS, bool GATED> __host__ __device__ constexpr int sums_bytes()
+{
+    return (GATED ? 2 : 1) * WARPS * STRIP_ROWS * GROUPS * 8 * (int)sizeof(float);
+}
+
+/* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. Of a row that is not there a column of sums is reckoned from another
+ * row, and left. Bound by the weights' bytes, and for NVFP4 nearly by instructions: eight codes cost 8 shifts and
+ * masks, 4 products and 2 for their scale, of which a multiprocessor does masks at half rate.
  *
  * GATED: a block has the same strip of the first two parts, and y of the first is silu(gate) * up of these. */
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED, bool ALIGNED,
           bool GATES>
-__global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    linear_tiled(const __grid_constant__ tiled_args a)
 {
-    enum { MATRICES = GATED ? 2 : 1 };
+    enum { MATRICES = GATED ? 2 : 1, N = pieces<F>(), SLOT = slot_pieces<F, GATED>() };
     __shared__ float part[MATRICES][WARPS][STRIP_ROWS][GROUPS * 8];
+    extern __shared__ uint4 ring[];
+    static_assert(sizeof part == sums_bytes<GROUPS, GATED>(), "");
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, quad = lane % 4;
-    int32_t block = (int32_t)blockIdx.x, t0 = (int32_t)blockIdx.y * GROUPS * 8;
-    if (GATES) {
-        block -= 2 * a.gate.n_heads;
-        if (block < 0) {
-            gate_row<GROUPS>(a, block + 2 * a.gate.n_heads, t0);
-            return;
-        }
-    }
-    int32_t at = GATED ? 0 : (block >= a.part[1].first) + (block >= a.part[2].first);
-    int32_t strip = block - a.part[at].first;
+    int32_t t0 = (int32_t)blockIdx.y * GROUPS * 8, step = (int32_t)gridDim.x;
+    const int32_t mine = (a.units - warp + WARPS - 1) / WARPS; /* units of a strip */
+    auto part_of = [&](int32_t strip) {
+        return GATED ? 0 : (strip >= a.part[1].first) + (strip >= a.part[2].first);
+    };
+
+    /* Next to be copied: unit warp + WARPS * (mine - left) of the strip `ahead`. */
+    int32_t ahead = mine > 0 ? (int32_t)blockIdx.x : a.strips, left = mine;
     const uint4 *codes[MATRICES];
     const uint2 *scales[MATRICES];
-    lane_codes<F> w[AHEAD][MATRICES];
-    float acc[MATRICES][GROUPS][4] = {};
-
+    uint32_t at_codes = warp * N * 32 + lane, at_scales = warp * 16 + lane / 4 * 2 + lane % 4 / 2;
+    auto point = [&]() {
+        int32_t at = part_of(ahead);
+        int64_t first = (int64_t)(ahead - a.part[at].first) * a.units;
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++) {
-        int64_t first = (int64_t)strip * a.units;
-        codes[m] = (const uint4 *)a.part[at + m].codes + first * (pieces<F>() * 32);
-        scales[m] = a.part[at + m].scales + first * 16;
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-        for (int m = 0; m < MATRICES; m++)
-            if (warp + i * WARPS < a.units)
-                load_codes<F>(w[i][m], codes[m], scales[m], warp + i * WARPS, lane);
-    begin_kernel();
-
-    const bf16 *in[GROUPS];
-#pragma unroll
-    for (int n = 0; n < GROUPS; n++)
-        in[n] = a.in + (t0 + n * 8 + g) * a.in_stride + quad * 8;
-    for (int32_t u0 = warp; u0 < a.units; u0 += AHEAD * WARPS) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            int32_t u = u0 + i * WARPS;
-            if (u >= a.units)
-                break;
-            uint4 x[4][GROUPS];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int n = 0; n < GROUPS; n++)
-                    x[j][n] =
-                        load_in<ALIGNED>(in[n] + u * UNIT_COLS + j * 32, t0 + n * 8 + g < a.T);
+        for (int m = 0; m < MATRICES; m++) {
+            codes[m] = (const uint4 *)a.part[at + m].codes + first * (N * 32);
+            scales[m] = a.part[at + m].scales + first * 16;
+        }
+    };
+    auto copy_next = [&](uint4 *to) {
+        if (ahead < a.strips) {
 #pragma unroll
             for (int m = 0; m < MATRICES; m++) {
-                const tiled_part &p = a.part[at + m];
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    copy16(to + (m * N + i) * THREADS + threadIdx.x, codes[m] + at_codes + i * 32);
+                if (F == WF_NVFP4)
+                    copy8((uint2 *)(to + MATRICES * N * THREADS) + m * THREADS + threadIdx.x,
+                          scales[m] + at_scales);
+            }
+            at_codes += WARPS * N * 32;
+            at_scales += WARPS * 16;
+            if (--left == 0) {
+                ahead += step;
+                left = mine;
+                at_codes -= mine * (WARPS * N * 32);
+                at_scales -= mine * (WARPS * 16);
+                if (ahead < a.strips)
+                    point();
+            }
+        }
+        copies_commit();
+    };
+    if (ahead < a.strips)
+        point();
+    for (int i = 0; i < AHEAD; i++)
+        copy_next(ring + i * SLOT);
+    begin_kernel();
+    if (GATES)
+        for (int32_t i = step - 1 - (int32_t)blockIdx.x; i < 2 * a.gate.n_heads; i += step)
+            gate_row<GROUPS>(a, i, t0);
+
+    const bf16 *row[GROUPS];
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++) {
+        int32_t t = t0 + n * 8 + g;
+        row[n] = a.in + (t < a.T ? t : a.T - 1) * a.in_stride + quad * 8 + warp * UNIT_COLS;
+    }
+    /* The thread's own output of a strip, if it has one. */
+    const int32_t r = threadIdx.x % STRIP_ROWS, c = threadIdx.x / STRIP_ROWS, t = t0 + c;
+    const bool has_output = c < GROUPS * 8 && t < a.T;
+    static_assert(STRIP_ROWS * GROUPS * 8 <= THREADS, "");
+
+    uint4 *here = ring;
+    for (int32_t strip = (int32_t)blockIdx.x; strip < a.strips; strip += step) {
+        int32_t at = part_of(strip), own = strip - a.part[at].first;
+        float acc[MATRICES][GROUPS][4] = {}, by[MATRICES], old = 0;
+        const tiled_part &p = a.part[at];
+        const int64_t y_row = (int64_t)own * STRIP_ROWS + r;
+        bf16 *to = (bf16 *)p.y + t * p.y_stride + y_row;
+        if (has_output) {
+#pragma unroll
+            for (int m = 0; m < MATRICES; m++)
+                by[m] = scale_of_sum<F>(a.part[at + m], y_row);
+            if (!GATED && p.add)
+                old = to_float(*to);
+        }
+#pragma unroll 1
+        for (int32_t k = 0; k < mine; k++) {
+            uint4 x[4][GROUPS];
+#pragma unroll
+            for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    x[j][n] = load_in<ALIGNED>(row[n] + (uint32_t)k * (WARPS * UNIT_COLS) + j * 32);
+            copies_wait<AHEAD - 1>();
+#pragma unroll
+            for (int m = 0; m < MATRICES; m++) {
+                uint32_t word[N * 4];
+                four_scales s[2];
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    *(uint4 *)&word[4 * i] = here[(m * N + i) * THREADS + threadIdx.x];
+                if (F == WF_NVFP4) {
+                    uint2 v =
+                        ((const uint2 *)(here + MATRICES * N * THREADS))[m * THREADS + threadIdx.x];
+                    s[0] = scales_of(v.x);
+                    s[1] = scales_of(v.y);
+                }
+                float one[GROUPS][4] = {};
+                float(*sum)[4] = F == WF_FP8_BLOCK ? one : acc[m];
+                multiply_quarter<F, GROUPS, 0>(sum, word, word + N * 2, s, x[0]);
+                multiply_quarter<F, GROUPS, 1>(sum, word, word + N * 2, s, x[1]);
+                multiply_quarter<F, GROUPS, 2>(sum, word, word + N * 2, s, x[2]);
+                multiply_quarter<F, GROUPS, 3>(sum, word, word + N * 2, s, x[3]);
                 if (F == WF_FP8_BLOCK) {
-                    float one[GROUPS][4] = {};
-                    multiply<F, GROUPS>(one, w[i][m], x);
-                    float s = scale_at(p.row_scales, p.scales_f32,
-                                       strip * STRIP_ROWS / 128 * p.row_scale_stride + u);
+                    const tiled_part &q = a.part[at + m];
+                    float block =
+                        scale_at(q.row_scales, q.scales_f32,
+                                 own * STRIP_ROWS / 128 * q.row_scale_stride + warp + k * WARPS);
 #pragma unroll
                     for (int n = 0; n < GROUPS; n++)
 #pragma unroll
-                        for (int k = 0; k < 4; k++)
-                            acc[m][n][k] = fmaf(s, one[n][k], acc[m][n][k]);
-                } else {
-                    multiply<F, GROUPS>(acc[m], w[i][m], x);
+                        for (int i = 0; i < 4; i++)
+                            acc[m][n][i] = fmaf(block, one[n][i], acc[m][n][i]);
                 }
-                if (u + AHEAD * WARPS < a.units)
-                    load_codes<F>(w[i][m], codes[m], scales[m], u + AHEAD * WARPS, lane);
             }
+            copy_next(here);
+            here += SLOT;
+            if (here == ring + AHEAD * SLOT)
+                here = ring;
         }
-    }
-
+        if (strip != (int32_t)blockIdx.x)
+            __syncthreads(); /* the sums of the strip before are read */
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++)
+        for (int m = 0; m < MATRICES; m++)
 #pragma unroll
-        for (int n = 0; n < GROUPS; n++)
+            for (int n = 0; n < GROUPS; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                part[m][warp][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2] = acc[m][n][i];
-    __syncthreads();
-    for (int i = threadIdx.x; i < STRIP_ROWS * GROUPS * 8; i += 32 * WARPS) {
-        int r = i % STRIP_ROWS, c = i / STRIP_ROWS;
-        int64_t row = (int64_t)strip * STRIP_ROWS + r;
-        int32_t t = t0 + c;
-        if (t >= a.T)
+                for (int i = 0; i < 4; i++)
+                    part[m][warp][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2] = acc[m][n][i];
+        __syncthreads();
+        if (!has_output)
             continue;
         float y[MATRICES];
 #pragma unroll
@@ -340,17 +388,15 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 #pragma unroll
             for (int k = 1; k < WARPS; k++)
                 sum += part[m][k][r][c];
-            y[m] = finished<F>(a.part[at + m], sum, row);
+            y[m] = sum * by[m];
         }
-        const tiled_part &p = a.part[at];
-        bf16 *to = (bf16 *)p.y + t * p.y_stride + row;
         if (GATED)
             *to = from_float<bf16>(silu(to_float(from_float<bf16>(y[0]))) *
                                    to_float(from_float<bf16>(y[MATRICES - 1])));
         else if (p.y_f32)
-            ((float *)p.y)[t * p.y_stride + row] = y[0];
+            ((float *)p.y)[t * p.y_stride + y_row] = y[0];
         else
-            *to = from_float<bf16>(p.add ? to_float(*to) + y[0] : y[0]);
+            *to = from_float<bf16>(p.add ? old + y[0] : y[0]);
     }
 }
 
@@ -359,26 +405,33 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) linear_tiled(tiled_args a)
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
-    dim3 grid((unsigned)(a.strips + 2 * a.gate.n_heads), (unsigned)cuda_blocks(a.T, 8 * GROUPS));
-    if (!GATED && a.gate.n_heads > 0)
-        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, false, true, true>, grid, 32 * WARPS,
-                    0, a);
-    else if (rows_aligned(a.in, a.in_stride, 2))
-        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true, false>, grid, 32 * WARPS,
-                    0, a);
+    enum { RING = AHEAD * slot_pieces<F, GATED>() * 16, SUMS = sums_bytes<GROUPS, GATED>() };
+    int blocks = c->shared_per_sm / (RING + SUMS + 2048);
+    int most = c->n_sms * (blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS);
+    dim3 grid((unsigned)(a.strips < most ? a.strips : most),
+              (unsigned)cuda_blocks(a.T, 8 * GROUPS));
+    auto go = [&](void (*kernel)(tiled_args)) {
+        if (RING + SUMS + 1024 > 48 << 10)
+            (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, RING);
+        launch_next(c, kernel, grid, THREADS, RING, a);
+    };
+    if constexpr (!GATED)
+        if (a.gate.n_heads > 0)
+            return go(linear_tiled<F, GROUPS, AHEAD, BLOCKS, false, true, true>);
+    if (rows_aligned(a.in, a.in_stride, 2))
+        go(linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, true, false>);
     else
-        launch_next(c, linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false, false>, grid,
-                    32 * WARPS, 0, a);
+        go(linear_tiled<F, GROUPS, AHEAD, BLOCKS, GATED, false, false>);
 }
 
 template <weight_format_id F>
 static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
 {
-    enum { AHEAD = F == WF_NVFP4 ? 3 : 2 };
+    enum { NVFP4 = F == WF_NVFP4, AHEAD = NVFP4 ? 4 : 2 };
     if (gated && a.T <= 8)
-        launch<F, 1, AHEAD, 2, true>(c, a);
+        launch<F, 1, 2, NVFP4 ? 3 : 2, true>(c, a);
     else if (gated)
-        launch<F, 2, AHEAD - 1, 2, true>(c, a);
+        launch<F, 2, 2, 2, true>(c, a);
     else if (a.T <= 8)
         launch<F, 1, AHEAD, 3, false>(c, a);
     else
@@ -525,8 +578,8 @@ static void arrange(struct gpu *c, struct weight *w, unsigned char *from)
             arrange_fp8<<<blocks, 256, 0, c->stream>>>((uint32_t *)(codes + r * row),
                                                        (const uint32_t *)from, w->cols, bytes / 4);
         else
-            arrange_e2m1<<<blocks, 256, 0, c->stream>>>((uint32_t *)(codes + r * row),
-                                                        (const uint32_t *)from, w->cols, bytes / 4);
+            arrange_e2m1<<<blocks, 256, 0, c->stream>>>(codes + r * row, (const uint32_t *)from,
+                                                        w->cols, bytes / 4);
     }
     row = w->cols / 16, most = ARRANGE / row / STRIP_ROWS * STRIP_ROWS;
     for (int64_t r = 0; !fp8 && r < w->rows; r += most) {

@@ -77,9 +77,11 @@ __device__ __forceinline__ float fp8_at(const device_weight &w, int64_t row, int
 __device__ __forceinline__ uint32_t nvfp4_code(const device_weight &w, int64_t row, int64_t col)
 {
     const uint8_t *p = (const uint8_t *)w.codes;
-    if (w.tiled)
-        return e2m1_code(*(const uint32_t *)(p + e2m1_place(row, col, w.cols)), (int)(col % 8));
-    return p[row * w.stride + col / 2] >> col % 2 * 4 & 15;
+    if (!w.tiled)
+        return p[row * w.stride + col / 2] >> col % 2 * 4 & 15;
+    const uint32_t *word = (const uint32_t *)(p + e2m1_place(row & ~(int64_t)8, col, w.cols));
+    const uint32_t both[2] = {word[0], word[E2M1_LOWER]};
+    return e2m1_code(both, (int)(row / 8 % 2), (int)(col % 8));
 }
 /* Of columns 16 block and on. */
 __device__ __forceinline__ float nvfp4_scale(const device_weight &w, int64_t row, int64_t block)
@@ -87,8 +89,7 @@ __device__ __forceinline__ float nvfp4_scale(const device_weight &w, int64_t row
     const uint8_t *s = (const uint8_t *)w.scales;
     if (!w.tiled)
         return e4m3_to_float(s[row * w.scale_stride + block]);
-    return __uint_as_float(((uint32_t)s[nvfp4_scale_place(row, block, w.cols)] << 20) +
-                           ((127 - 9) << 23));
+    return scale_value(s[nvfp4_scale_place(row, block, w.cols)]);
 }
 __device__ __forceinline__ float nvfp4_at(const device_weight &w, int64_t row, int64_t col)
 {
