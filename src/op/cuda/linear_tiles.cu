@@ -427,7 +427,7 @@ static void launch(struct gpu *c, const tiled_args &a)
 template <weight_format_id F>
 static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
 {
-    enum { NVFP4 = F == WF_NVFP4, AHEAD = NVFP4 ? 4 : 2 };
+    enum { NVFP4 = F == WF_NVFP4, AHEAD = NVFP4 ? 3 : 2 };
     if (gated && a.T <= 8)
         launch<F, 1, 2, NVFP4 ? 3 : 2, true>(c, a);
     else if (gated)
