@@ -98,7 +98,7 @@ void op_qk_norm_rope_append(struct exec *x, struct tensor q, struct tensor k, st
 /* o[t,n,:] = sum_s p[s] * v[s, n / group,:],  p = softmax_s(q[t,n] . k[s, n / group] * scale), over
  * s = 0 .. pos[t] of the row's slot, group = n_heads / n_kv_heads.
  *   q [T, n_heads * head_dim] act;  o [T, n_heads * head_dim] F32.
- *   Splits of s lie at fixed absolute positions and are merged in ascending order. */
+ *   Where s is split depends on pos[t] alone; splits are merged in ascending order. */
 void op_attention(struct exec *x, struct tensor o, struct tensor q, const struct kv_pages *kv,
                   float scale, const struct batch *b);
 

@@ -152,6 +152,18 @@ TEST(attention_seqs)
     }
 }
 
+/* So many kv heads that a GPU of 132 multiprocessors has 11 splits at most: from 705 positions on they are longer, for
+ * some of these rows. */
+TEST(attention_splits_of_two_lengths)
+{
+    static const enum dtype kv[] = {DT_F8_E4M3, DT_BF16, DT_F32};
+    for (int i = 0; i < (test_quick() ? 1 : 3); i++)
+        check(&(struct shape){24, 24, 256, 64, i < 2 ? DT_BF16 : DT_F32, kv[i]}, 1,
+              (const int32_t[]){702}, (const int32_t[]){test_quick() ? 4 : 16}, 0);
+    check(&(struct shape){24, 24, 64, 64, DT_BF16, DT_BF16}, 1, (const int32_t[]){702},
+          (const int32_t[]){4}, 0);
+}
+
 /* A prompt of many blocks: rows that share tiles against rows alone. */
 TEST(attention_prompt)
 {

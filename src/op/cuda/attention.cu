@@ -1,8 +1,9 @@
-/* Attention over pages of keys and values. A row's keys are cut into splits at fixed absolute positions,
- * whose sums lie in scratch; another launch adds the splits of a row in ascending order, and gates the
- * result. Prompts in BF16 or E4M3 need no splits: their rows are work enough. */
+/* Attention over pages of keys and values. A row's keys are cut into splits, whose sums lie in scratch; another launch
+ * adds the splits of a row in ascending order, and gates the result. Prompts in BF16 or E4M3 need no splits: their rows
+ * are work enough. */
 #include "op/cuda/attention_tiles.cuh"
 #include "op/cuda/attention_wgmma.cuh"
+#include "op/cuda/split_wgmma.cuh"
 
 enum {
     SCRATCH_BYTES =
@@ -17,34 +18,43 @@ struct attention {
     int32_t n_seqs, pages_per_slot, page, page_shift, n_kv, group;
     float scale;
     struct split_parts parts;
+    int32_t most_splits;       /* of a row */
+    uint32_t by_group;         /* 2^16 / group, rounded up */
     int32_t first_row, n_rows; /* the group of rows that is worked on */
     int32_t chunk_rows;        /* rows of a block */
     bool wide_q;               /* q in accesses of 16 bytes */
 };
 
-/* ---- Splits: short ones first, so that a short context has enough of them, then longer ones ----- */
+/* ---- Splits --------------------------------------------------------------------------------------
+ *
+ * Those of a row are of one length, so that they end together, and as many as the device works on at once, or one for
+ * each tile of keys. They depend on the row's position alone. */
 
-static __device__ __forceinline__ int32_t split_begin(int32_t i)
+enum { MOST_SPLITS = 128 }; /* of any row */
+
+/* Positions of a split of a row that sees n. */
+static __host__ __device__ __forceinline__ int32_t split_length(int32_t n, int32_t most)
 {
-    if (i < 32)
-        return i * 128;
-    if (i < 80)
-        return 4096 + (i - 32) * 256;
-    if (i < 128)
-        return 16384 + (i - 80) * 1024;
-    return 65536 + (i - 128) * 2048;
+    int32_t tiles = (n + SPLIT_TILE - 1) / SPLIT_TILE;
+    return (tiles + most - 1) / most * SPLIT_TILE;
+}
+static __host__ __device__ __forceinline__ int32_t splits_of(int32_t n, int32_t most)
+{
+    int32_t length = split_length(n, most);
+    return (n + length - 1) / length;
 }
 
-/* Splits of n positions. */
-static __host__ __device__ __forceinline__ int32_t splits_of(int64_t n)
+/* Of n_rows rows from position pos on the first whose splits are as long as those of the first of all, and what split i
+ * of those is. */
+struct piece {
+    int32_t n_rows, from, end;
+};
+static __device__ __forceinline__ struct piece piece_of(const struct attention &a, int32_t pos,
+                                                        int32_t n_rows, int32_t i)
 {
-    if (n <= 4096)
-        return (int32_t)((n + 127) / 128);
-    if (n <= 16384)
-        return (int32_t)(32 + (n - 4096 + 255) / 256);
-    if (n <= 65536)
-        return (int32_t)(80 + (n - 16384 + 1023) / 1024);
-    return (int32_t)(128 + (n - 65536 + 2047) / 2048);
+    int32_t length = split_length(pos + 1, a.most_splits);
+    int32_t rows = (int32_t)min((int64_t)n_rows, (int64_t)length * a.most_splits - pos);
+    return {rows, i * length, min((i + 1) * length, pos + rows)};
 }
 
 /* ---- Where results go --------------------------------------------------------------------------- */
@@ -146,11 +156,12 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_loop(struct attention
     int first = blockIdx.x % pieces * LOOP_HEADS, kv_head = blockIdx.x / pieces % a.n_kv;
     int64_t r = blockIdx.x / pieces / a.n_kv, t = a.first_row + r;
     int head = kv_head * a.group + first;
-    int32_t from = split_begin(blockIdx.y), end = min(split_begin(blockIdx.y + 1), a.pos[t] + 1);
-    if (from < end)
+    struct piece piece = piece_of(a, a.pos[t], 1, blockIdx.y);
+    if (piece.from < piece.end)
         split_loop<Q, K>(a.parts, keys_of<K>(a, a.slot[t], kv_head),
                          (const Q *)a.q + t * a.q_stride + (int64_t)head * a.parts.hd, r, head,
-                         min((int)LOOP_HEADS, a.group - first), blockIdx.y, from, end, a.scale);
+                         min((int)LOOP_HEADS, a.group - first), blockIdx.y, piece.from, piece.end,
+                         a.scale);
 }
 
 /* q in BF16, keys and values too and head_dim 64, 128 or 256, or in E4M3 and 256; keys and values 16-byte
@@ -163,27 +174,72 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
     extern __shared__ uint4 memory[];
     struct split_shared<HD, NT, K> *sh = (struct split_shared<HD, NT, K> *)memory;
     struct batch_seq seq;
+    struct piece piece;
     int32_t n_rows, t = chunk_at(a, blockIdx.x / a.n_kv, &n_rows, &seq);
-    int32_t split = (int32_t)(gridDim.y - 1 - blockIdx.y); /* the long ones first */
-    int kv_head = blockIdx.x % a.n_kv, head = kv_head * a.group, n = n_rows * a.group;
-    if (n_rows == 0)
-        return;
-    int32_t from = split_begin(split), end = min(split_begin(split + 1), a.pos[t + n_rows - 1] + 1);
-    if (from >= end)
-        return;
-    const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
-    for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
-        sh->lo[i] = 0;
-        sh->hi[i] = i < n ? a.pos[t + i / a.group] + 1 : 0;
+    int kv_head = blockIdx.x % a.n_kv, head = kv_head * a.group;
+    for (; n_rows > 0; t += piece.n_rows, n_rows -= piece.n_rows) {
+        int32_t pos = seq.pos + t - seq.first_row;
+        piece = piece_of(a, pos, n_rows, blockIdx.y);
+        if (piece.from >= piece.end)
+            continue;
+        int n = piece.n_rows * a.group;
+        const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
+        __syncthreads();
+        for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
+            sh->lo[i] = 0;
+            sh->hi[i] = i < n ? pos + i / a.group + 1 : 0;
+        }
+        __syncthreads();
+        if constexpr (kv_tile<K>::has_factors)
+            fetch_queries<HD, NT * 8>(sh->q, sh->factor, q, a.q_stride, 0, n, a.group, a.wide_q,
+                                      a.scale);
+        else
+            fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
+        split_mma<HD, NT>(sh, keys_of<K>(a, seq.slot, kv_head), n, piece.from, piece.end, a.scale,
+                          a.parts, t - a.first_row, head, a.group, blockIdx.y);
     }
-    __syncthreads();
-    if constexpr (kv_tile<K>::has_factors)
-        fetch_queries<HD, NT * 8>(sh->q, sh->factor, q, a.q_stride, 0, n, a.group, a.wide_q,
-                                  a.scale);
-    else
-        fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
-    split_mma<HD, NT>(sh, keys_of<K>(a, a.slot[t], kv_head), n, from, end, a.scale, a.parts,
-                      t - a.first_row, head, a.group, split);
+}
+
+/* The same on compute capability 9.0: head_dim 256, pages of a power of two positions, SPLIT_TILE or more, q 16-byte
+ * aligned, a scale above zero. blockIdx.x: kv heads, y: splits, z: chunks of rows. One row is bound by memory; with
+ * eight, 48 queries, a tile takes the instructions of its two blocks about as long as its bytes take in BF16, and twice
+ * as long in E4M3. */
+template <int NT, typename K>
+__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_few(struct attention a)
+{
+    begin_kernel();
+#if HAS_WGMMA
+    extern __shared__ uint4 memory[];
+    struct split_panels<NT, K> *sh =
+        (struct split_panels<NT, K> *)((unsigned char *)memory + (-shared_address(memory) & 1023));
+    struct batch_seq seq;
+    struct piece piece;
+    int32_t n_rows, t = chunk_at(a, blockIdx.z, &n_rows, &seq);
+    int kv_head = blockIdx.x, head = kv_head * a.group;
+    struct split_pages<K> pages;
+    pages.step = (int32_t)(a.n_kv * PANELS_DIMS * sizeof(K));
+    pages.shift = a.page_shift;
+    pages.table = a.page_table + (int64_t)seq.slot * a.pages_per_slot;
+    int64_t place = kv_head * (int64_t)(PANELS_DIMS * sizeof(K)) + pages.place(pages.step);
+    pages.k.from = (const unsigned char *)a.k + place;
+    pages.v.from = (const unsigned char *)a.v + place;
+    pages.k.stride = a.k_stride * (int64_t)sizeof(K);
+    pages.v.stride = a.v_stride * (int64_t)sizeof(K);
+    for (; n_rows > 0; t += piece.n_rows, n_rows -= piece.n_rows) {
+        int32_t pos = seq.pos + t - seq.first_row;
+        piece = piece_of(a, pos, n_rows, blockIdx.y);
+        if (piece.from >= piece.end)
+            continue;
+        int n = piece.n_rows * a.group;
+        __syncthreads();
+        for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS)
+            sh->hi[i] = i < n ? pos + (int32_t)(i * a.by_group >> 16) + 1 : 0;
+        fetch_queries(sh, (const bf16 *)a.q + t * a.q_stride + (int64_t)head * PANELS_DIMS,
+                      a.q_stride, n, a.group, a.by_group);
+        split_wgmma(sh, pages, n, piece.from, piece.end, pos + 1, a.scale, a.parts, t - a.first_row,
+                    head, a.group, blockIdx.y);
+    }
+#endif
 }
 
 /* Tile i of `size` queries at most, counted through sequence after sequence: its sequence, its first query in that,
@@ -339,12 +395,10 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_merge(struct attentio
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
     int first_dim = (int)blockIdx.y * MERGE_DIMS, d = first_dim + (int)threadIdx.x;
     bool is_mine = threadIdx.x < MERGE_DIMS && d < a.parts.hd;
-    int32_t begin[2] = {0, 0}, end[2] = {splits_of((int64_t)a.pos[t] + 1), 0};
+    int32_t begin[2] = {0, 0}, end[2] = {splits_of(a.pos[t] + 1, a.most_splits), 0};
     typename OUT::place to = out.at(t, i % a.parts.heads, a.parts.hd);
     float gate = is_mine ? to.gate(d) : 0; /* on its way while splits are read */
-    float x = split_merge(a.parts.part + i * a.parts.n_splits,
-                          a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, first_dim,
-                          begin, end);
+    float x = split_merge(a.parts, i, first_dim, begin, end);
     if (is_mine)
         to.put(d, gate, x);
 }
@@ -356,11 +410,21 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
+/* Two blocks for each multiprocessor, over all kv heads. */
+static int32_t most_splits(const struct gpu *c, const struct attention_args *a)
+{
+    int64_t n = 2 * c->n_sms / a->kv->k.dim[2];
+    return n < 1 ? 1 : n > MOST_SPLITS ? MOST_SPLITS : (int32_t)n;
+}
+
 /* Rows of a group, the splits there is room for, and the scratch that takes. */
-static int64_t plan(const struct attention_args *a, int32_t *n_splits, size_t *bytes)
+static int64_t plan(const struct gpu *c, const struct attention_args *a, int32_t *n_splits,
+                    size_t *bytes)
 {
     int64_t hd = a->kv->k.dim[3], heads = a->q.dim[1] / hd, T = a->q.dim[0];
-    *n_splits = splits_of((int64_t)a->kv->pages_per_slot * a->kv->k.dim[1]);
+    int64_t tiles = (a->kv->pages_per_slot * a->kv->k.dim[1] + SPLIT_TILE - 1) / SPLIT_TILE;
+    int32_t most = most_splits(c, a);
+    *n_splits = tiles < most ? (int32_t)tiles : most;
     int64_t parts = heads * *n_splits; /* of a row */
     int64_t rows = SCRATCH_BYTES / (parts * (hd * 4 + 8));
     rows = rows < 1 ? 1 : rows > T ? T : rows;
@@ -370,10 +434,9 @@ static int64_t plan(const struct attention_args *a, int32_t *n_splits, size_t *b
 
 extern "C" size_t cuda_attention_scratch(const void *stream, const struct attention_args *a)
 {
-    (void)stream;
     int32_t n_splits;
     size_t bytes;
-    plan(a, &n_splits, &bytes);
+    plan((const struct gpu *)stream, a, &n_splits, &bytes);
     return bytes;
 }
 
@@ -416,10 +479,42 @@ static void launch_mma_256(struct gpu *c, const struct attention *a, int32_t que
         launch_mma<256, 6, K>(c, a, chunks, splits);
 }
 
+template <int NT, typename K>
+static void launch_few(struct gpu *c, const struct attention *a, int32_t chunks, int32_t splits)
+{
+    size_t shared = sizeof(struct split_panels<NT, K>) + 1024;
+    struct attention v = *a;
+    v.scale *= 1.44269504f; /* log2 e */
+    (void)cudaFuncSetAttribute(attention_few<NT, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)shared);
+    launch_next(c, attention_few<NT, K>,
+                dim3((unsigned)a->n_kv, (unsigned)splits, (unsigned)chunks), SPLIT_THREADS, shared,
+                v);
+}
+
+template <typename K>
+static void launch_few_queries(struct gpu *c, const struct attention *a, int32_t queries,
+                               int32_t chunks, int32_t splits)
+{
+    if (queries <= 8)
+        launch_few<1, K>(c, a, chunks, splits);
+    else if (queries <= 16)
+        launch_few<2, K>(c, a, chunks, splits);
+    else if (queries <= 24)
+        launch_few<3, K>(c, a, chunks, splits);
+    else
+        launch_few<6, K>(c, a, chunks, splits);
+}
+
 static void launch_mma_queries(struct gpu *c, const struct attention *a, enum dtype kv,
                                int32_t queries, int32_t chunks, int32_t splits)
 {
-    if (kv == DT_F8_E4M3)
+    if (a->parts.log2) {
+        if (kv == DT_F8_E4M3)
+            launch_few_queries<e4m3>(c, a, queries, chunks, splits);
+        else
+            launch_few_queries<bf16>(c, a, queries, chunks, splits);
+    } else if (kv == DT_F8_E4M3)
         launch_mma_256<e4m3>(c, a, queries, chunks, splits);
     else if (a->parts.hd == 64)
         launch_mma<64, 6, bf16>(c, a, chunks, splits);
@@ -508,6 +603,8 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
                           int32_t splits)
 {
     int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
+    v->parts.log2 = queries > 0 && c->sm == 90 && v->parts.hd == PANELS_DIMS &&
+                    v->page_shift >= 6 && v->wide_q && v->scale > 0;
     if (queries == 0) {
         WITH_ACT(a->q.dtype, Q, WITH_KV(a->kv->k.dtype, K, launch_loop<Q, K>(c, v, splits)));
         return;
@@ -551,7 +648,7 @@ static lathe_status run(struct gpu *c, const struct attention_args *a,
     struct cuda_batch b;
     struct attention v = {};
     size_t need;
-    int64_t rows = plan(a, &v.parts.n_splits, &need), T = a->q.dim[0];
+    int64_t rows = plan(c, a, &v.parts.n_splits, &need), T = a->q.dim[0];
     if ((size_t)tensor_elements(&a->scratch) < need)
         return fail(err, LATHE_E_ARGUMENT, "scratch of %lld bytes, expected %zu",
                     (long long)tensor_elements(&a->scratch), need);
@@ -580,6 +677,8 @@ static lathe_status run(struct gpu *c, const struct attention_args *a,
     v.parts.heads = (int32_t)(a->q.dim[1] / v.parts.hd);
     v.group = v.parts.heads / v.n_kv;
     v.scale = a->scale;
+    v.most_splits = most_splits(c, a);
+    v.by_group = 65535u / (uint32_t)v.group + 1;
     v.wide_q = ((uintptr_t)v.q | (uintptr_t)(v.q_stride * 2)) % 16 == 0;
     v.parts.part = (float2 *)a->scratch.data;
     size_t n_parts = (size_t)(rows * v.parts.heads * v.parts.n_splits);
@@ -592,12 +691,14 @@ static lathe_status run(struct gpu *c, const struct attention_args *a,
         return cuda_launched(c, err);
     }
     for (int64_t first = 0; first < T; first += rows) {
-        int32_t last = 0;
+        int32_t splits = 1;
         v.first_row = (int32_t)first;
         v.n_rows = (int32_t)(T - first < rows ? T - first : rows);
-        for (int64_t t = first; t < first + v.n_rows; t++)
-            last = a->b->pos[t] > last ? a->b->pos[t] : last;
-        launch_splits(c, a, &v, splits_of((int64_t)last + 1));
+        for (int64_t t = first; t < first + v.n_rows; t++) {
+            int32_t n = splits_of(a->b->pos[t] + 1, v.most_splits);
+            splits = n > splits ? n : splits;
+        }
+        launch_splits(c, a, &v, splits);
         if (gate)
             WITH_ACT(gate->y.dtype, Y, launch_merge(c, &v, gated_of<Y>(gate)));
         else

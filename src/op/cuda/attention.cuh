@@ -22,6 +22,7 @@ struct split_parts {
     float2 *part;  /* maximum, sum of weights */
     float *part_o; /* [.., hd] */
     int32_t n_splits, heads, hd;
+    bool log2; /* maxima are log2 of what weights are multiples of, not its logarithm */
 };
 
 /* e^(x - max), where a maximum of -infinity (nothing but such scores so far) counts as 0. */
@@ -207,6 +208,24 @@ __device__ __forceinline__ void fetch_queries(bf16 *to, const bf16 *q, int64_t s
     }
 }
 
+/* A query in F16 is times 2^e, which brings its largest number `top` to 2^14 .. 2^15; e is at most 100, so that scores of
+ * tiny queries hold it. Two numbers, and what takes scores back, times `scale`. */
+__device__ __forceinline__ int query_shift(float top)
+{
+    return min(141 - (int)(__float_as_uint(top) >> 23), 100);
+}
+__device__ __forceinline__ uint32_t query_to_f16(uint32_t w, int e)
+{
+    float up = __uint_as_float((uint32_t)(127 + e) << 23);
+    __half2 h = __floats2half2_rn(__fmul_rn(__uint_as_float(w << 16), up),
+                                  __fmul_rn(__uint_as_float(w & 0xffff0000u), up));
+    return *(const uint32_t *)&h;
+}
+__device__ __forceinline__ float query_factor(int e, float scale)
+{
+    return __fmul_rn(scale, __uint_as_float((uint32_t)(127 - e) << 23));
+}
+
 /* The same in F16 as kv_tile wants them, and what takes their factors back from the scores, times `scale`.
  * They are there behind the next barrier. HD is 256: eight dims a lane. */
 template <int HD, int N>
@@ -223,25 +242,20 @@ __device__ __forceinline__ void fetch_queries(__half *to, float *factor, const b
         if (at >= n)
             piece = make_uint4(0, 0, 0, 0);
         uint32_t w[4] = {piece.x, piece.y, piece.z, piece.w};
-        float x[8], top = 0;
+        float top = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            x[i] = __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
-            top = fmaxf(top, fabsf(x[i]));
-        }
-        /* 2^e brings the largest to 2^14 .. 2^15; e at most 100, so that scores of tiny queries hold it */
-        int e = min(141 - (int)(__float_as_uint(warp_max(top)) >> 23), 100);
-        float up = __uint_as_float((uint32_t)(127 + e) << 23);
+        for (int i = 0; i < 4; i++)
+            top = fmaxf(top, fmaxf(fabsf(__uint_as_float(w[i] << 16)),
+                                   fabsf(__uint_as_float(w[i] & 0xffff0000u))));
+        int e = query_shift(warp_max(top));
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            __half2 h = __floats2half2_rn(__fmul_rn(x[i * 2], up), __fmul_rn(x[i * 2 + 1], up));
-            w[i] = *(const uint32_t *)&h;
-        }
+        for (int i = 0; i < 4; i++)
+            w[i] = query_to_f16(w[i], e);
         int half = lane % 2 * 4; /* of a piece: of every 16 dims those with d % 4 < 2 first */
         *(uint2 *)(to + swizzled<HD>(at, lane & ~1) + half) = make_uint2(w[0], w[2]);
         *(uint2 *)(to + swizzled<HD>(at, lane | 1) + half) = make_uint2(w[1], w[3]);
         if (lane == 0)
-            factor[at] = __fmul_rn(scale, __uint_as_float((uint32_t)(127 - e) << 23));
+            factor[at] = query_factor(e, scale);
     }
 }
 
@@ -513,50 +527,58 @@ static inline __host__ __device__ int merge_blocks(int hd)
 }
 
 /* Dims [first_dim, first_dim + MERGE_DIMS) of up to two runs of splits, [begin[0], end[0]) and then
- * [begin[1], end[1]), from `part` and `part_o`; each of the first MERGE_DIMS threads gets its own, if below
- * hd. */
-__device__ __forceinline__ float split_merge(const float2 *part, const float *part_o, int hd,
-                                             int first_dim, const int32_t begin[2],
-                                             const int32_t end[2])
+ * [begin[1], end[1]), of row and head i; each of the first MERGE_DIMS threads gets its own, if below hd. Every warp adds
+ * every fourth split. */
+__device__ __forceinline__ float split_merge(const struct split_parts &of, int64_t i, int first_dim,
+                                             const int32_t begin[2], const int32_t end[2])
 {
-    __shared__ float x[MERGE_SPLITS][MERGE_DIMS], w[MERGE_SPLITS], sums[MERGE_SPLITS];
-    __shared__ float warp_top[SPLIT_THREADS / 32];
-    int tid = threadIdx.x, lane = tid % 32, d = first_dim + lane;
+    enum { WARPS = SPLIT_THREADS / 32, EACH = MERGE_SPLITS / WARPS };
+    __shared__ float w[MERGE_SPLITS], warp_top[WARPS], part_sum[WARPS], part_acc[WARPS][32];
+    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, d = first_dim + lane;
+    int32_t n0 = end[0] - begin[0], n = n0 + end[1] - begin[1];
+    const float2 *part = of.part + i * of.n_splits;
+    const float *part_o = of.part_o + i * of.n_splits * of.hd;
     float top = -INFINITY, sum = 0, acc = 0;
+    auto at = [&](int32_t s) { return s < n0 ? begin[0] + s : begin[1] + s - n0; };
+    for (int32_t first = 0; first == 0 || first < n; first += MERGE_SPLITS) {
+        float x[EACH];
+        float2 mine = {-INFINITY, 0};
+        if (first + tid < n)
+            mine = part[at(first + tid)];
 #pragma unroll
-    for (int run = 0; run < 2; run++)
-        for (int32_t s = begin[run] + tid; s < end[run]; s += SPLIT_THREADS)
-            top = fmaxf(top, part[s].x);
-    top = warp_max(top);
-    if (lane == 0)
-        warp_top[tid / 32] = top;
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < SPLIT_THREADS / 32; k++)
-        top = fmaxf(top, warp_top[k]);
-#pragma unroll
-    for (int run = 0; run < 2; run++)
-        for (int32_t first = begin[run]; first < end[run]; first += MERGE_SPLITS) {
-            int n = min((int)MERGE_SPLITS, end[run] - first);
-            __syncthreads();
-            if (tid < n) {
-                float2 p = part[first + tid];
-                w[tid] = weight(p.x, top);
-                sums[tid] = p.y;
-            }
-            if (d < hd)
-#pragma unroll 8
-                for (int s = tid / 32; s < n; s += SPLIT_THREADS / 32)
-                    x[s][lane] = part_o[(int64_t)(first + s) * hd + d];
-            __syncthreads();
-            if (tid < MERGE_DIMS)
-#pragma unroll 4
-                for (int s = 0; s < n; s++) {
-                    sum = fmaf(sums[s], w[s], sum);
-                    acc = fmaf(x[s][lane], w[s], acc);
-                }
+        for (int k = 0; k < EACH; k++) {
+            int32_t s = first + k * WARPS + warp;
+            x[k] = s < n && d < of.hd ? part_o[(int64_t)at(s) * of.hd + d] : 0.0f;
         }
-    return acc / sum;
+        if (first == 0) { /* values are on their way already */
+            top = mine.x;
+            for (int32_t s = MERGE_SPLITS + tid; s < n; s += SPLIT_THREADS)
+                top = fmaxf(top, part[at(s)].x);
+            top = warp_max(top);
+            if (lane == 0)
+                warp_top[warp] = top;
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < WARPS; k++)
+                top = fmaxf(top, warp_top[k]);
+        }
+        __syncthreads();
+        float y = mine.x - (top == -INFINITY ? 0.0f : top);
+        w[tid] = of.log2 ? exp2f(y) : expf(y);
+        sum = fmaf(mine.y, w[tid], sum);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            if (first + k * WARPS + warp < n)
+                acc = fmaf(x[k], w[k * WARPS + warp], acc);
+    }
+    sum = warp_sum(sum);
+    part_acc[warp][lane] = acc;
+    if (lane == 0)
+        part_sum[warp] = sum;
+    __syncthreads();
+    return ((part_acc[0][lane] + part_acc[1][lane]) + (part_acc[2][lane] + part_acc[3][lane])) /
+           ((part_sum[0] + part_sum[1]) + (part_sum[2] + part_sum[3]));
 }
 
 /* A group of rows is cut into chunks of at most chunk_rows, each of one sequence *seq: chunk i's first

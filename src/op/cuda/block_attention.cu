@@ -198,9 +198,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct bl
         begin[1] = a.ring_splits + w.own_lo / SPLIT;
         end[1] = a.ring_splits + (w.own_hi - 1) / SPLIT + 1;
     }
-    float x = split_merge(a.parts.part + i * a.parts.n_splits,
-                          a.parts.part_o + i * a.parts.n_splits * a.parts.hd, a.parts.hd, first_dim,
-                          begin, end);
+    float x = split_merge(a.parts, i, first_dim, begin, end);
     if (threadIdx.x < MERGE_DIMS && d < a.parts.hd)
         ((Q *)a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd)[d] = from_float<Q>(x);
 }

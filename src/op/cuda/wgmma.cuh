@@ -67,6 +67,16 @@ __device__ __forceinline__ void wgmma_done(uint32_t (&a)[4])
 {
     asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
+template <int M> __device__ __forceinline__ void wgmma_done(float (&d)[M])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int N> __device__ __forceinline__ void wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 
 /* d = a b or, if ADD, d += a b: a [64, 16] and b [64, 16] of panels, b's rows the columns of d (wgmma_rows);
  * a in registers and b [16, 64] of a panel (wgmma_columns, where d is an operand in either case, so that it stays in
@@ -99,6 +109,43 @@ __device__ __forceinline__ void wgmma_done(uint32_t (&a)[4])
 WGMMA("bf16", bf16)
 WGMMA("f16", __half)
 #undef WGMMA
+
+/* The same for few columns: d [64, 8 NT], a in registers, and b's 8 NT rows the columns of d. */
+#define R1    "%0, %1, %2, %3"
+#define R2    R1 ", %4, %5, %6, %7"
+#define R3    R2 ", %8, %9, %10, %11"
+#define R6    R3 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define D1(d) D4(d, 0)
+#define D2(d) D1(d), D4(d, 4)
+#define D3(d) D2(d), D4(d, 8)
+#define D6(d) D3(d), D4(d, 12), D4(d, 16), D4(d, 20)
+#define WGMMA_FEW(NT, N, R, D, A, B, TYPE, NAME)                                                   \
+    template <bool ADD>                                                                            \
+    __device__ __forceinline__ void wgmma_few(float(&d)[NT * 4], const uint32_t(&a)[4],            \
+                                              uint32_t b, NAME)                                    \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" R         \
+                     "}, {" A "}, " B ", 1, 1, 0;"                                                 \
+                     : D(d)                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(UPPER | b), "n"(ADD));      \
+    }
+#define WGMMA_FEW_ALL(TYPE, NAME)                                                                  \
+    WGMMA_FEW(1, "8", R1, D1, "%4, %5, %6, %7", "%8, %9", TYPE, NAME)                              \
+    WGMMA_FEW(2, "16", R2, D2, "%8, %9, %10, %11", "%12, %13", TYPE, NAME)                         \
+    WGMMA_FEW(3, "24", R3, D3, "%12, %13, %14, %15", "%16, %17", TYPE, NAME)                       \
+    WGMMA_FEW(6, "48", R6, D6, "%24, %25, %26, %27", "%28, %29", TYPE, NAME)
+WGMMA_FEW_ALL("bf16", bf16)
+WGMMA_FEW_ALL("f16", __half)
+#undef WGMMA_FEW_ALL
+#undef WGMMA_FEW
+#undef R1
+#undef R2
+#undef R3
+#undef R6
+#undef D1
+#undef D2
+#undef D3
+#undef D6
 #undef UPPER
 #undef D4
 #undef D32
