@@ -51,7 +51,8 @@ SRC      := $(foreach u,$(UNITS),$(call sources,src/$u))
 OBJ      := $(SRC:%.c=$B/%.o) $(if $(CUDA),$(patsubst %.cu,$B/%.cu.o,$(wildcard src/op/cuda/*.cu)))
 BASE_OBJ := $(filter $B/src/base/%,$(OBJ))
 CLI_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard cli/*.c))
-TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c)
+SERVER_OBJ := $(patsubst %.c,$B/%.o,$(wildcard server/*.c server/dialect/*.c))
+TEST_SRC := $(wildcard tests/unit/test_*.c tests/text/test_*.c tests/op/test_*.c tests/model/test_*.c $(if $(CROSS),,tests/server/test_*.c))
 TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 # Tests of the built program and of other tools: they end in the same closing line.
 TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
@@ -64,7 +65,7 @@ BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profil
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o)
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o) $(addprefix $B/server/,conversation.o failure.o fields.o guard.o)
 FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
@@ -73,7 +74,7 @@ $B/%_avx512.o:     CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
 $B/%_avx512bf16.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq \
                              -mavx512vbmi -mavx512bf16
 # Sizes from outside come through these units.
-$B/src/base/%.o $B/src/container/%.o $B/src/text/%.o: CFLAGS += -Wconversion
+$B/src/base/%.o $B/src/container/%.o $B/src/text/%.o $B/server/%.o: CFLAGS += -Wconversion
 
 # The runs of check-spec, which -j does side by side: drafters, and of each eight shares of the prompts.
 SPEC_RUNS := $(foreach d,ngram mtp dflash2 mtp_ngram dflash2_ngram,$(addprefix check-spec-$d-,1 2 3 4 5 6 7 8))
@@ -107,8 +108,8 @@ $B/libcore.a: $(OBJ)
 $B/libbase.a: $(BASE_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
-$B/lathe: $(CLI_OBJ) $B/liblathe.a $B/libbase.a
-	$(CC) $(LDFLAGS) -o $@ $^ -ledit $(LDLIBS)
+$B/lathe: $(CLI_OBJ) $(SERVER_OBJ) $B/liblathe.a $B/libbase.a
+	$(CC) $(LDFLAGS) -o $@ $^ -ledit -lmicrohttpd $(LDLIBS)
 $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
@@ -117,6 +118,12 @@ $B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
 # The operators' and the model's tests in one program, to be carried to a machine with a GPU.
 $B/gpu-tests: $(patsubst %.c,$B/%.o,$(filter-out $(ALLOC_TESTS:%=tests/%.c),$(wildcard tests/op/test_*.c tests/model/test_*.c))) $B/tests/test.o $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(LDLIBS)
+# What the server's tests link.
+$B/libserver.a: $(SERVER_OBJ)
+	@rm -f $@
+	$(CROSS)ar rcs $@ $^
+$B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
@@ -131,6 +138,8 @@ $B/tools/grow: $(GROW_OBJ) $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/model/test_grow: $B/tools/grow
 $B/tests/%.o: CPPFLAGS += -Itests
+$B/tests/server/%.o $B/tests/fuzz/%.o: CPPFLAGS += -I.
+$B/cli/%.o: CPPFLAGS += -I.
 
 $B/%.o: %.c
 	@mkdir -p $(@D)

@@ -98,8 +98,7 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* On standard error; nothing if there is none. */
-static void print_plan(const lathe_engine_options *o)
+void engine_args_print_plan(const lathe_engine_options *o)
 {
     lathe_memory_plan plan;
     (void)lathe_plan(o, &plan, NULL);
@@ -113,7 +112,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     struct progress bar;
     engine_args_fill(a, &o);
     if (a->plan)
-        print_plan(&o);
+        engine_args_print_plan(&o);
     double start = now_ms();
     o.progress = progress_update;
     o.progress_ctx = &bar;
@@ -121,7 +120,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     lathe_status st = lathe_engine_open(engine, &o, err);
     progress_end(&bar);
     if (st == LATHE_E_MEMORY && !a->plan)
-        print_plan(&o);
+        engine_args_print_plan(&o);
     a->load_ms = now_ms() - start;
     return st;
 }

@@ -30,6 +30,8 @@ void round_args_add(struct options *o, struct engine_args *a);
  * drafters. */
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);
+/* The memory plan, on standard error; nothing if there is none. */
+void engine_args_print_plan(const lathe_engine_options *o);
 /* Opens the engine for one request at a time, with a bar. The memory plan goes to standard error if it was asked
  * for, or does not fit. */
 lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err);

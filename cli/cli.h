@@ -58,5 +58,6 @@ int perplexity_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 int template_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
+int serve_main(int argc, char **argv);
 
 #endif

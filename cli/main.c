@@ -12,6 +12,7 @@ static const struct command {
 } commands[] = {
     {"run", run_main},           {"chat", chat_main},         {"perplexity", perplexity_main},
     {"tokenize", tokenize_main}, {"template", template_main}, {"inspect", inspect_main},
+    {"serve", serve_main},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -20,6 +21,7 @@ static const char help[] =
     "\n"
     "  lathe run -m DIR -p TEXT      one answer\n"
     "  lathe chat -m DIR             a conversation\n"
+    "  lathe serve -m DIR            an HTTP server\n"
     "  lathe perplexity -m DIR -f F  how well the model predicts a text\n"
     "  lathe tokenize -m DIR -p TEXT what a text is in tokens\n"
     "  lathe template -m DIR --messages F\n"

@@ -64,7 +64,7 @@ it() {
 # ---- Command lines ---------------------------------------------------------------------------
 
 t_help_fits_a_screen() {
-    for c in "" run chat perplexity tokenize template inspect; do
+    for c in "" run chat perplexity tokenize template inspect serve; do
         # shellcheck disable=SC2086
         run $c --help
         code 0
@@ -75,7 +75,7 @@ t_help_fits_a_screen() {
 }
 
 t_help_names_every_option() {
-    for c in run chat perplexity tokenize template inspect; do
+    for c in run chat perplexity tokenize template inspect serve; do
         run $c --help
         # Options of the command's own file, and of the groups in args.c that it adds.
         for group in "$c" $(grep -oE '(engine|spec|round|sampling|think)_args_add\(o' "cli/$c.c" | sed 's/_.*//'); do

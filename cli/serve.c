@@ -1,0 +1,211 @@
+/* lathe serve: the HTTP server. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "args.h"
+#include "cli.h"
+#include "server/server.h"
+
+static const char help[] =
+    "lathe serve -m DIR [options]: an HTTP server (docs/server.md)\n"
+    "\n"
+    "  -m, --model DIR        the model's directory\n"
+    "  --host NAME            where to listen (127.0.0.1)  --port N (8080; 0: any)\n"
+    "  --api-key KEY          a key that clients must send; repeatable; also from\n"
+    "                         the environment variable LATHE_API_KEY\n"
+    "  --api-key-file FILE    a key a line, # begins a comment; repeatable\n"
+    "  --allowed-host NAME    a name in Host headers, beside --host; repeatable\n"
+    "  --cors-origin ORIGIN   a page that may use it; repeatable\n"
+    "  --alias NAME           a name of the model, the first is its id\n"
+    "  --slots N  --queue N   requests that run at once (1), that wait (64)\n"
+    "  --unknown-fields warn|error   fields of a body that are not known (warn)\n"
+    "  --max-body MB  --body-memory MB   of one body (64), of all (512)\n"
+    "  --max-connections N    (1024)  --drain-timeout S   at the end (30)\n"
+    "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
+    "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
+    "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
+    "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"
+    "\n"
+    "SIGTERM and Ctrl-C end it, a second one at once. Exit codes: 0 done, 1 failed,\n"
+    "2 wrong command line.\n";
+
+struct serve {
+    struct options options;
+    struct engine_args engine;
+    const char *host, *unknown;
+    int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
+    struct option_list key, key_file, allowed_host, cors_origin, alias;
+    struct server *server;
+};
+
+static void add_options(struct serve *v)
+{
+    struct options *o = &v->options;
+    o->command = "serve";
+    o->help = help;
+    engine_args_add(o, &v->engine);
+    spec_args_add(o, &v->engine);
+    round_args_add(o, &v->engine);
+    option_text(o, "--host", NULL, &v->host);
+    option_int(o, "--port", NULL, &v->port, 0, 65535);
+    option_list(o, "--api-key", NULL, &v->key);
+    option_list(o, "--api-key-file", NULL, &v->key_file);
+    option_list(o, "--allowed-host", NULL, &v->allowed_host);
+    option_list(o, "--cors-origin", NULL, &v->cors_origin);
+    option_list(o, "--alias", NULL, &v->alias);
+    option_int(o, "--slots", NULL, &v->slots, 1, 1024);
+    option_int(o, "--queue", NULL, &v->queue, 0, 100000);
+    option_word(o, "--unknown-fields", NULL, &v->unknown, "warn|error");
+    option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
+    option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
+    option_int(o, "--max-connections", NULL, &v->max_connections, 1, 100000);
+    option_int(o, "--drain-timeout", NULL, &v->drain_timeout, 0, 86400);
+    v->host = "127.0.0.1";
+    v->port = 8080;
+    v->slots = 1;
+    v->queue = 64;
+    v->max_body = 64;
+    v->body_memory = 512;
+    v->max_connections = 1024;
+    v->drain_timeout = 30;
+}
+
+static struct names names_of(const struct option_list *l)
+{
+    return (struct names){l->value, l->n};
+}
+
+static void fill(struct serve *v, struct server_options *o)
+{
+    const char *key = getenv("LATHE_API_KEY");
+    if (key && *key && v->key.n < OPTION_MAX_LIST)
+        v->key.value[v->key.n++] = key;
+    server_options_init(o);
+    o->host = v->host;
+    o->port = (int32_t)v->port;
+    o->model_dir = v->engine.model;
+    o->n_slots = (int32_t)v->slots;
+    o->alias = names_of(&v->alias);
+    o->key = names_of(&v->key);
+    o->key_file = names_of(&v->key_file);
+    o->allowed_host = names_of(&v->allowed_host);
+    o->cors_origin = names_of(&v->cors_origin);
+    o->unknown_is_error = v->unknown && strcmp(v->unknown, "error") == 0;
+    o->max_body = (size_t)v->max_body << 20;
+    o->body_memory = (size_t)v->body_memory << 20;
+    o->max_connections = (int32_t)v->max_connections;
+}
+
+/* ---- Signals: taken by one thread, which ends the process at the second --------------------- */
+
+struct signals {
+    sigset_t set;
+    int pipe[2]; /* a byte at the first */
+};
+
+static void *take_signals(void *arg)
+{
+    struct signals *s = arg;
+    int which;
+    if (sigwait(&s->set, &which) == 0)
+        (void)!write(s->pipe[1], "", 1);
+    if (sigwait(&s->set, &which) == 0)
+        _exit(EXIT_FAILED);
+    return NULL;
+}
+
+/* Before any other thread is started, so that all of them leave the signals to this one. */
+static lathe_status signals_begin(struct signals *s, lathe_error *err)
+{
+    pthread_t thread;
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&s->set);
+    (void)sigaddset(&s->set, SIGTERM);
+    (void)sigaddset(&s->set, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &s->set, NULL);
+    if (pipe(s->pipe) != 0 || pthread_create(&thread, NULL, take_signals, s) != 0)
+        return fail(err, LATHE_E_MEMORY, "cannot wait for signals");
+    (void)pthread_detach(thread);
+    return LATHE_OK;
+}
+
+static void signals_wait(const struct signals *s)
+{
+    char byte;
+    while (read(s->pipe[0], &byte, 1) < 0)
+        continue;
+}
+
+/* ---- Serving -------------------------------------------------------------------------------- */
+
+static void show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    server_progress(ctx, total ? (double)done / (double)total : 0);
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+           strcmp(host, "localhost") == 0;
+}
+
+static lathe_status serve(struct serve *v, lathe_error *err)
+{
+    static struct signals signals;
+    struct server_options so;
+    lathe_engine_options eo;
+    lathe_memory_plan plan;
+    lathe_engine *engine = NULL;
+    fill(v, &so);
+    engine_args_fill(&v->engine, &eo);
+    eo.n_slots = (int32_t)v->slots;
+    eo.n_queue = (int32_t)v->queue;
+    lathe_status st = signals_begin(&signals, err);
+    if (!st)
+        st = lathe_plan(&eo, &plan, err);
+    if (v->engine.plan || (st == LATHE_E_MEMORY && plan.total))
+        engine_args_print_plan(&eo);
+    if (st)
+        return st;
+    so.n_ctx = plan.n_ctx;
+    st = server_open(&v->server, &so, err);
+    if (st)
+        return st;
+    if (!is_loopback(v->host) && !server_has_key(v->server))
+        fprintf(stderr,
+                "lathe: warning: %s can be reached from other machines, and no API key is "
+                "set\n",
+                v->host);
+    eo.progress = show_progress;
+    eo.progress_ctx = v->server;
+    st = lathe_engine_open(&engine, &eo, err);
+    if (!st) {
+        server_ready(v->server, engine);
+        fprintf(stderr, "lathe: serving %s on http://%s%s%s:%d\n", v->engine.model,
+                strchr(v->host, ':') ? "[" : "", v->host, strchr(v->host, ':') ? "]" : "",
+                (int)server_port(v->server));
+        signals_wait(&signals);
+        fprintf(stderr, "lathe: shutting down\n");
+        server_drain(v->server, v->drain_timeout * 1000);
+    }
+    server_close(v->server);
+    lathe_engine_close(engine);
+    return st;
+}
+
+int serve_main(int argc, char **argv)
+{
+    static struct serve v; /* too large for a stack frame, and the program runs one command */
+    int code;
+    lathe_error err;
+    add_options(&v);
+    if (!options_parse(&v.options, argc, argv, &code) ||
+        !engine_args_check(&v.options, &v.engine, &code))
+        return code;
+    return serve(&v, &err) ? cli_fail(&err) : EXIT_DONE;
+}

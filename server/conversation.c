@@ -1,0 +1,450 @@
+#include "conversation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
+
+const char *const conversation_fields[] = {"messages",
+                                           "tools",
+                                           "chat_template_kwargs",
+                                           "enable_thinking",
+                                           "thinking",
+                                           "think",
+                                           "reasoning",
+                                           "reasoning_effort",
+                                           "thinking_budget",
+                                           "reasoning_budget",
+                                           "thinking_token_budget",
+                                           "thinking_budget_tokens",
+                                           "preserve_thinking"};
+const size_t n_conversation_fields = sizeof conversation_fields / sizeof *conversation_fields;
+
+/* ---- Messages ------------------------------------------------------------------------------- */
+
+struct writer {
+    const struct json_doc *d;
+    struct buf *out;
+};
+
+static const char *text_member(const struct writer *w, const json_t *object, const char *name,
+                               size_t *n)
+{
+    return json_text(w->d, json_object_get(object, name), n);
+}
+
+static bool text_is(const struct writer *w, const json_t *object, const char *name,
+                    const char *word)
+{
+    size_t n;
+    const char *s = text_member(w, object, name, &n);
+    return s && strcmp(s, word) == 0;
+}
+
+static void put_key(struct buf *out, const char *key)
+{
+    buf_printf(out, ", \"%s\": ", key);
+}
+
+/* A part of a message. A refusal is its text; the renderer judges the rest. */
+static void put_part(const struct writer *w, const json_t *part)
+{
+    size_t n;
+    const char *s =
+        text_is(w, part, "type", "refusal") ? text_member(w, part, "refusal", &n) : NULL;
+    if (!s) {
+        json_print(w->out, w->d, part);
+        return;
+    }
+    buf_puts(w->out, "{\"type\": \"text\", \"text\": ");
+    json_print_string(w->out, s, n);
+    buf_putc(w->out, '}');
+}
+
+/* Objects that say what they are. */
+static bool is_part_list(const json_t *v)
+{
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_string(json_object_get(json_array_get(v, i), "type")))
+            return false;
+    return json_is_array(v);
+}
+
+static void put_content(const struct writer *w, const json_t *content, bool is_tool)
+{
+    if (is_part_list(content)) {
+        buf_putc(w->out, '[');
+        for (size_t i = 0; i < json_array_size(content); i++) {
+            if (i)
+                buf_puts(w->out, ", ");
+            put_part(w, json_array_get(content, i));
+        }
+        buf_putc(w->out, ']');
+    } else if (is_tool && (json_is_array(content) || json_is_object(content))) {
+        /* Some bridges send a result as it is: its JSON text. */
+        struct buf text;
+        buf_init(&text, TEXT_LIMIT);
+        json_print(&text, w->d, content);
+        json_print_string(w->out, buf_str(&text), text.len);
+        w->out->no_memory |= text.no_memory;
+        w->out->over |= text.over;
+        buf_release(&text);
+    } else if (is_tool && (!content || json_is_null(content))) {
+        buf_puts(w->out, "\"\"");
+    } else if (content) {
+        json_print(w->out, w->d, content);
+    } else {
+        buf_puts(w->out, "null");
+    }
+}
+
+/* The texts of reasoning_details, joined; NULL if there are none. */
+static bool put_details(const struct writer *w, const json_t *m)
+{
+    const json_t *list = json_object_get(m, "reasoning_details");
+    bool any = false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        size_t n;
+        const char *s =
+            text_is(w, v, "type", "reasoning.text") ? text_member(w, v, "text", &n) : NULL;
+        if (!s || n == 0)
+            continue;
+        if (!any) {
+            put_key(w->out, "reasoning_content");
+            buf_putc(w->out, '"');
+        }
+        any = true;
+        json_escape(w->out, s, n);
+    }
+    if (any)
+        buf_putc(w->out, '"');
+    return any;
+}
+
+/* The first field that says something: clients send the same text under two names. */
+static bool put_reasoning(const struct writer *w, const json_t *m)
+{
+    static const char *const name[] = {"reasoning_content", "reasoning", "thinking"};
+    bool is_given = false;
+    size_t n;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        const char *s = text_member(w, m, name[i], &n);
+        is_given |= s != NULL;
+        if (!s || n == 0)
+            continue;
+        put_key(w->out, "reasoning_content");
+        json_print_string(w->out, s, n);
+        return true;
+    }
+    if (put_details(w, m))
+        return true;
+    if (is_given) {
+        put_key(w->out, "reasoning_content");
+        buf_puts(w->out, "\"\"");
+    }
+    return is_given;
+}
+
+/* Content that holds its own <think> block, from clients that flatten reasoning into text. */
+static bool put_split(const struct writer *w, const char *s, size_t n)
+{
+    static const char begin[] = "<think>", end[] = "</think>";
+    size_t head = strlen(begin);
+    const char *close = n > head && memcmp(s, begin, head) == 0 ? strstr(s + head, end) : NULL;
+    if (!close)
+        return false;
+    const char *from = s + head, *to = close, *rest = close + strlen(end);
+    while (from < to && *from == '\n')
+        from++;
+    while (to > from && to[-1] == '\n')
+        to--;
+    while (*rest == '\n')
+        rest++;
+    put_key(w->out, "reasoning_content");
+    json_print_string(w->out, from, (size_t)(to - from));
+    put_key(w->out, "content");
+    json_print_string(w->out, rest, n - (size_t)(rest - s));
+    return true;
+}
+
+static void put_message(const struct writer *w, const json_t *m)
+{
+    const json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
+    const json_t *calls = json_object_get(m, "tool_calls");
+    bool is_assistant = text_is(w, m, "role", "assistant");
+    size_t n, n_refusal = 0;
+    buf_puts(w->out, "{\"role\": ");
+    if (role)
+        json_print(w->out, w->d, role);
+    else
+        buf_puts(w->out, "null");
+    bool has_reasoning = is_assistant && put_reasoning(w, m);
+    const char *s = json_text(w->d, content, &n);
+    const char *refusal = is_assistant ? text_member(w, m, "refusal", &n_refusal) : NULL;
+    if (s && is_assistant && !has_reasoning && put_split(w, s, n)) {
+        /* written */
+    } else if (refusal && n_refusal && (!content || json_is_null(content))) {
+        put_key(w->out, "content");
+        json_print_string(w->out, refusal, n_refusal);
+    } else {
+        put_key(w->out, "content");
+        put_content(w, content, text_is(w, m, "role", "tool"));
+    }
+    if (is_assistant && calls && !json_is_null(calls)) {
+        put_key(w->out, "tool_calls");
+        json_print(w->out, w->d, calls);
+    }
+    buf_putc(w->out, '}');
+}
+
+/* ---- The order of tool results -------------------------------------------------------------- */
+
+/* Which call of the assistant's message m the result answers; n_calls if none. */
+static size_t call_of(const struct writer *w, const json_t *m, const json_t *result)
+{
+    const json_t *calls = json_object_get(m, "tool_calls");
+    size_t n, i = 0;
+    const char *id = text_member(w, result, "tool_call_id", &n);
+    while (i < json_array_size(calls) && !(id && text_is(w, json_array_get(calls, i), "id", id)))
+        i++;
+    return i;
+}
+
+/* The results list[from..to) of assistant message m into the order of its calls: the template pairs them by order
+ * alone. Results of unknown calls keep their places. */
+static void sort_results(const struct writer *w, const json_t *m, const json_t **list, size_t from,
+                         size_t to)
+{
+    size_t n_calls = json_array_size(json_object_get(m, "tool_calls"));
+    for (size_t i = from + 1; i < to; i++) {
+        size_t key = call_of(w, m, list[i]), at = i;
+        if (key == n_calls)
+            continue;
+        for (size_t j = i; j-- > from;) {
+            size_t other = call_of(w, m, list[j]);
+            if (other == n_calls)
+                continue;
+            if (other <= key)
+                break;
+            const json_t *moved = list[at];
+            list[at] = list[j];
+            list[j] = moved;
+            at = j;
+        }
+    }
+}
+
+static bool read_messages(const struct fields *f, struct chat *c)
+{
+    const json_t *array = NULL;
+    struct writer w = {&f->doc, &c->messages};
+    if (!field_array(f, "messages", &array, MAX_MESSAGES))
+        return false;
+    if (!array)
+        return refuse_field(f->failure, MISSING_FIELD, "messages", "messages is missing");
+    size_t n = json_array_size(array);
+    if (n == 0)
+        return refuse_field(f->failure, BAD_VALUE, "messages", "messages is empty");
+    const json_t **list = malloc(n * sizeof *list);
+    if (!list)
+        return refuse(f->failure, INTERNAL, "out of memory");
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++) {
+        char param[40];
+        list[i] = json_array_get(array, i);
+        (void)snprintf(param, sizeof param, "messages[%zu]", i);
+        if (!json_is_object(list[i]))
+            ok = refuse_field(f->failure, BAD_TYPE, param, "%s: expected an object, found %s",
+                              param, json_kind(list[i]));
+    }
+    for (size_t i = 0; i < n && ok; i++) {
+        size_t to = i + 1;
+        if (!text_is(&w, list[i], "role", "assistant"))
+            continue;
+        while (to < n && text_is(&w, list[to], "role", "tool"))
+            to++;
+        sort_results(&w, list[i], list, i + 1, to);
+    }
+    buf_putc(&c->messages, '[');
+    for (size_t i = 0; i < n && ok; i++) {
+        if (i)
+            buf_puts(&c->messages, ", ");
+        put_message(&w, list[i]);
+    }
+    buf_putc(&c->messages, ']');
+    c->ends_with_assistant = ok && text_is(&w, list[n - 1], "role", "assistant");
+    free(list);
+    return ok;
+}
+
+/* ---- Tools ---------------------------------------------------------------------------------- */
+
+static bool put_tool(const struct fields *f, struct buf *out, size_t i, const json_t *tool)
+{
+    json_t *function = json_object_get(tool, "function");
+    struct writer w = {&f->doc, out};
+    char param[48];
+    (void)snprintf(param, sizeof param, "tools[%zu].type", i);
+    if (json_object_get(tool, "type") && !text_is(&w, tool, "type", "function"))
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, param,
+                            "%s: only \"function\" is supported", param);
+    const json_t *parameters = json_object_get(function, "parameters");
+    if (json_is_object(function) && (!parameters || json_is_null(parameters)) &&
+        json_object_set_new(function, "parameters",
+                            json_pack("{s:s,s:{}}", "type", "object", "properties")) != 0)
+        return refuse(f->failure, INTERNAL, "out of memory");
+    json_print(out, &f->doc, tool);
+    return true;
+}
+
+static bool read_tools(const struct fields *f, struct chat *c)
+{
+    const json_t *array = NULL;
+    if (!field_array(f, "tools", &array, MAX_TOOLS))
+        return false;
+    c->n_tools = json_array_size(array);
+    if (c->n_tools == 0)
+        return true;
+    buf_putc(&c->tools, '[');
+    for (size_t i = 0; i < c->n_tools; i++) {
+        if (i)
+            buf_puts(&c->tools, ", ");
+        if (!put_tool(f, &c->tools, i, json_array_get(array, i)))
+            return false;
+    }
+    buf_putc(&c->tools, ']');
+    return true;
+}
+
+/* ---- Thinking ------------------------------------------------------------------------------- */
+
+static bool read_effort(const struct fields *f, const char *name, struct chat *c)
+{
+    static const char *const word[] = {"xhigh",   "high", "max",     "medium", "low",
+                                       "minimal", "none", "default", "auto"};
+    char param[64];
+    const char *s = NULL;
+    size_t n;
+    if (!field_text(f, name, &s, &n))
+        return false;
+    if (!s || c->conversation.effort)
+        return true;
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        if (strcmp(s, word[i]) == 0) {
+            c->conversation.effort = word[i];
+            return true;
+        }
+    (void)snprintf(param, sizeof param, "%s%s", f->path, name);
+    return refuse_field(f->failure, BAD_VALUE, param,
+                        "%s: '%.40s' is none of xhigh, high, max, medium, low, minimal, none",
+                        param, s);
+}
+
+/* The first switch that is given counts. */
+static void set_thinking(struct chat *c, bool is_on)
+{
+    if (c->conversation.thinking == LATHE_DEFAULT)
+        c->conversation.thinking = is_on ? LATHE_ON : LATHE_OFF;
+}
+
+static bool read_switch(const struct fields *f, const char *name, struct chat *c)
+{
+    const json_t *v = field_value(f, name);
+    bool is_on = false;
+    if (!field_bool(f, name, &is_on))
+        return false;
+    if (v)
+        set_thinking(c, is_on);
+    return true;
+}
+
+/* -1, no budget, is all there is. */
+static bool read_budget(const struct fields *f, const char *name)
+{
+    int64_t budget = -1;
+    char param[64];
+    if (!field_int(f, name, &budget, -1, INT32_MAX))
+        return false;
+    (void)snprintf(param, sizeof param, "%s%s", f->path, name);
+    return budget == -1 ||
+           refuse_field(f->failure, UNSUPPORTED_FIELD, param,
+                        "%s: a thinking budget is not supported; use reasoning_effort, or turn "
+                        "thinking off",
+                        param);
+}
+
+/* thinking: {type, budget_tokens} */
+static bool read_thinking(const struct fields *f, struct chat *c)
+{
+    struct fields in;
+    const char *type = NULL;
+    size_t n;
+    if (!fields_inner(f, "thinking", "thinking.", &in) || !field_text(&in, "type", &type, &n) ||
+        !read_budget(&in, "budget_tokens"))
+        return false;
+    if (!type)
+        return true;
+    bool is_on = strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0;
+    if (!is_on && strcmp(type, "disabled") != 0)
+        return refuse_field(f->failure, BAD_VALUE, "thinking.type",
+                            "thinking.type: '%.40s' is none of enabled, disabled, adaptive", type);
+    set_thinking(c, is_on);
+    return true;
+}
+
+static bool read_switches(const struct fields *f, struct chat *c)
+{
+    struct fields reasoning;
+    bool preserve = false;
+    const json_t *think = field_value(f, "think"), *kwargs = field_value(f, "chat_template_kwargs");
+    static const char *const budget[] = {"thinking_budget", "thinking_token_budget",
+                                         "reasoning_budget", "thinking_budget_tokens"};
+    if (kwargs && !json_is_object(kwargs))
+        return field_is_no(f, "chat_template_kwargs", "an object", kwargs);
+    if (kwargs)
+        json_print(&c->kwargs, &f->doc, kwargs);
+    for (size_t i = 0; i < sizeof budget / sizeof *budget; i++)
+        if (!read_budget(f, budget[i]))
+            return false;
+    if (!read_switch(f, "enable_thinking", c) || !read_thinking(f, c) ||
+        !(json_is_boolean(think) ? read_switch(f, "think", c) : read_effort(f, "think", c)) ||
+        !fields_inner(f, "reasoning", "reasoning.", &reasoning) ||
+        !read_switch(&reasoning, "enabled", c) || !read_effort(&reasoning, "effort", c) ||
+        !read_budget(&reasoning, "max_tokens") || !read_effort(f, "reasoning_effort", c) ||
+        !field_bool(f, "preserve_thinking", &preserve))
+        return false;
+    if (field_value(f, "preserve_thinking"))
+        c->conversation.preserve_thinking = preserve ? LATHE_ON : LATHE_OFF;
+    /* An explicit off beats an effort; with an explicit on, `none` asks for nothing more. */
+    const char *effort = c->conversation.effort;
+    if (effort && strcmp(effort, "none") == 0 && c->conversation.thinking == LATHE_ON)
+        c->conversation.effort = NULL;
+    return true;
+}
+
+bool chat_read(const struct fields *f, struct chat *c)
+{
+    lathe_error err;
+    *c = (struct chat){0};
+    buf_init(&c->messages, TEXT_LIMIT);
+    buf_init(&c->tools, TEXT_LIMIT);
+    buf_init(&c->kwargs, TEXT_LIMIT);
+    if (!read_switches(f, c) || !read_messages(f, c) || !read_tools(f, c))
+        return false;
+    if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
+        buf_check(&c->kwargs, "chat_template_kwargs", &err))
+        return refuse_status(f->failure, &err);
+    c->conversation.messages = buf_str(&c->messages);
+    c->conversation.tools = c->n_tools ? buf_str(&c->tools) : NULL;
+    c->conversation.kwargs = c->kwargs.len ? buf_str(&c->kwargs) : NULL;
+    return true;
+}
+
+void chat_release(struct chat *c)
+{
+    buf_release(&c->messages);
+    buf_release(&c->tools);
+    buf_release(&c->kwargs);
+}

@@ -1,0 +1,22 @@
+/* A chat body's messages, tools and thinking fields as what the engine renders. */
+#ifndef LATHE_SERVER_CONVERSATION_H
+#define LATHE_SERVER_CONVERSATION_H
+
+#include "fields.h"
+
+struct chat {
+    lathe_conversation conversation; /* borrows from the rest */
+    struct buf messages, tools, kwargs;
+    bool ends_with_assistant; /* the last message is the assistant's */
+    size_t n_tools;
+};
+
+/* The fields that chat_read knows. */
+extern const char *const conversation_fields[];
+extern const size_t n_conversation_fields;
+
+/* Reads them. Released by chat_release, after a refusal too. */
+bool chat_read(const struct fields *f, struct chat *c);
+void chat_release(struct chat *c);
+
+#endif

@@ -1,0 +1,147 @@
+#include "failure.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+static const char invalid[] = "invalid_request_error", server_error[] = "server_error";
+
+static const struct words {
+    int http;
+    const char *type, *code; /* OpenAI's */
+    const char *anthropic;
+    int retry_after;
+} table[N_CONDITIONS] = {
+    [FINE] = {200, "", "", "", 0},
+    [BAD_JSON] = {400, invalid, "invalid_json", invalid, 0},
+    [BAD_TYPE] = {400, invalid, "invalid_type", invalid, 0},
+    [BAD_VALUE] = {400, invalid, "invalid_value", invalid, 0},
+    [MISSING_FIELD] = {400, invalid, "missing_required_parameter", invalid, 0},
+    [UNSUPPORTED_FIELD] = {400, invalid, "unsupported_parameter", invalid, 0},
+    [UNSUPPORTED_VALUE] = {400, invalid, "unsupported_value", invalid, 0},
+    [PROMPT_TOO_LONG] = {400, invalid, "context_length_exceeded", invalid, 0},
+    [BAD_KEY] = {401, invalid, "invalid_api_key", "authentication_error", 0},
+    [HOST_REFUSED] = {403, invalid, "host_not_allowed", "permission_error", 0},
+    [ORIGIN_REFUSED] = {403, invalid, "origin_not_allowed", "permission_error", 0},
+    [NOT_FOUND] = {404, invalid, "not_found", "not_found_error", 0},
+    [MODEL_NOT_FOUND] = {404, invalid, "model_not_found", "not_found_error", 0},
+    [BAD_METHOD] = {405, invalid, "method_not_allowed", invalid, 0},
+    [BODY_TOO_LARGE] = {413, invalid, "request_too_large", "request_too_large", 0},
+    [HEAD_TOO_LARGE] = {431, invalid, "request_too_large", "request_too_large", 0},
+    [BAD_ENCODING] = {415, invalid, "unsupported_media_type", invalid, 0},
+    [QUEUE_FULL] = {429, "rate_limit_error", "queue_full", "rate_limit_error", 2},
+    [INTERNAL] = {500, server_error, "internal_error", "api_error", 0},
+    [LOADING] = {503, server_error, "loading_model", "overloaded_error", 5},
+    [DRAINING] = {503, server_error, "shutting_down", "overloaded_error", 5},
+    [BUSY] = {503, server_error, "server_busy", "overloaded_error", 2},
+};
+
+static void fill(struct failure *f, enum condition c, const char *param, const char *fmt,
+                 va_list ap)
+{
+    if (f->condition != FINE)
+        return;
+    f->condition = c;
+    (void)snprintf(f->param, sizeof f->param, "%s", param);
+    (void)vsnprintf(f->message, sizeof f->message, fmt, ap);
+}
+
+bool refuse(struct failure *f, enum condition c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fill(f, c, "", fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+bool refuse_field(struct failure *f, enum condition c, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fill(f, c, param, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+static enum condition condition_of(lathe_status st)
+{
+    switch (st) {
+    case LATHE_OK:
+        return FINE;
+    case LATHE_E_ARGUMENT:
+    case LATHE_E_FORMAT:
+    case LATHE_E_LIMIT:
+    case LATHE_E_TEMPLATE:
+        return BAD_VALUE;
+    case LATHE_E_UNSUPPORTED:
+        return UNSUPPORTED_VALUE;
+    case LATHE_E_CONTEXT:
+        return PROMPT_TOO_LONG;
+    case LATHE_E_BUSY:
+        return QUEUE_FULL;
+    case LATHE_E_CANCELLED:
+        return DRAINING;
+    case LATHE_E_IO:
+    case LATHE_E_MEMORY:
+    case LATHE_E_NUMERIC:
+    case LATHE_E_DEVICE:
+        break;
+    }
+    return INTERNAL;
+}
+
+bool refuse_status(struct failure *f, const lathe_error *err)
+{
+    char param[sizeof f->param] = "";
+    size_t n = strcspn(err->message, ": ");
+    if (err->message[n] == ':' && n < sizeof param &&
+        (strncmp(err->message, "messages", 8) == 0 || strncmp(err->message, "tools", 5) == 0 ||
+         strncmp(err->message, "kwargs", 6) == 0))
+        (void)snprintf(param, sizeof param, "%.*s", (int)n, err->message);
+    const char *prefix = strncmp(err->message, "kwargs", 6) == 0 ? "chat_template_" : "";
+    return refuse_field(f, condition_of(err->status),
+                        param[0] && *prefix ? "chat_template_kwargs" : param, "%s%s", prefix,
+                        err->message);
+}
+
+int failure_http(enum condition c)
+{
+    return table[c].http;
+}
+
+int failure_retry_after(enum condition c)
+{
+    return table[c].retry_after;
+}
+
+void failure_print(struct buf *out, const struct failure *f, enum shape shape,
+                   const char *request_id)
+{
+    const struct words *w = &table[f->condition];
+    /* The library's sentences are UTF-8 already; a name cut at the array's end may not be. */
+    lathe_error text;
+    (void)fail(&text, LATHE_OK, "%s", f->message);
+    const char *message = text.message;
+    if (shape == SHAPE_ANTHROPIC) {
+        buf_printf(out,
+                   "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", w->anthropic);
+        json_print_string(out, message, strlen(message));
+        buf_puts(out, "},\"request_id\":");
+        json_print_string(out, request_id, strlen(request_id));
+        buf_putc(out, '}');
+        return;
+    }
+    buf_puts(out, "{\"error\":{\"message\":");
+    json_print_string(out, message, strlen(message));
+    buf_printf(out, ",\"type\":\"%s\",\"param\":", w->type);
+    if (f->param[0]) {
+        (void)fail(&text, LATHE_OK, "%s", f->param);
+        json_print_string(out, text.message, strlen(text.message));
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_printf(out, ",\"code\":\"%s\"}}", w->code);
+}

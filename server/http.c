@@ -1,0 +1,769 @@
+/* The HTTP layer over libmicrohttpd.
+ *
+ * One thread of the library serves all sockets; a pooled route runs on a thread of its own while its connection is
+ * suspended. Suspending, resuming and the flag that says which are under the exchange's lock: resuming what is not
+ * suspended is undefined. A watchdog thread shuts down connections whose head or body takes too long; the library
+ * itself measures inactivity only, and closes silently.
+ *
+ * No response can be queued while a body is being read. So a request that will be refused is read to its end, its
+ * body thrown away, and then refused: a client that still sends would otherwise see a broken connection instead of
+ * the status. Two are refused at once, since they wait or would send too much: Expect: 100-continue, and a
+ * Content-Length beyond the limit. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "exchange.h"
+#include "route.h"
+#include "state.h"
+
+enum {
+    MAX_LINE = 8 << 10,            /* of a request line */
+    MAX_HEAD = 64 << 10,           /* of a header block */
+    MAX_FIELDS = 128,              /* in it */
+    CONNECTION_MEMORY = 160 << 10, /* the library's pool of a connection: head and write buffer */
+    MORE_CONNECTIONS = 128,        /* above the limit, so that a 503 can be sent */
+    IDLE_S = 75,                   /* inactivity, keep-alive included */
+    HEAD_MS = 30000,
+    BODY_MS = 300000,
+    BODY_PROGRESS_MS = 30000,
+    WATCH_MS = 250,
+};
+
+/* ---- Connections ---------------------------------------------------------------------------- */
+
+enum stage { STAGE_IDLE, STAGE_HEAD, STAGE_BODY, STAGE_REPLY };
+
+struct connection {
+    struct connection *next, *before;
+    int fd;
+    bool over;        /* beyond the soft limit */
+    enum stage stage; /* this and what follows: under http.lock */
+    int64_t since_ms; /* of the stage */
+    int64_t moved_ms; /* the last piece of the body */
+    char *uri;        /* raw, of the request at hand */
+};
+
+struct http {
+    struct server *server;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t lock;
+    pthread_cond_t idle; /* a job ended, or a reply */
+    struct connection *first;
+    int32_t n_connections;
+    int32_t n_jobs;    /* on threads of their own */
+    int32_t n_at_work; /* of these */
+    pthread_cond_t turn;
+    pthread_t watchdog;
+    bool stop;
+    bool is_watched;
+};
+
+/* What http.c keeps beside an exchange: the exchange is its first member. */
+struct call {
+    struct exchange x;
+    struct http *http;
+    struct MHD_Connection *connection;
+    struct connection *c;
+    pthread_mutex_t lock;
+    _Atomic(int) n_holders; /* the library, and the job */
+    bool is_started, is_done, is_suspended;
+    bool must_close;
+    size_t counted;     /* of the body, in server.bodies */
+    int allow;          /* methods, for 405 */
+    const char *origin; /* one that gets CORS headers; NULL: none */
+    char *method;
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void set_stage(struct http *h, struct connection *c, enum stage stage)
+{
+    pthread_mutex_lock(&h->lock);
+    if (c->stage == STAGE_REPLY)
+        pthread_cond_broadcast(&h->idle);
+    c->stage = stage;
+    c->since_ms = c->moved_ms = now_ms();
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void connection_opened(struct http *h, struct MHD_Connection *mc, void **socket_context)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *c = calloc(1, sizeof *c);
+    *socket_context = c;
+    if (!c)
+        return;
+    c->fd = info ? info->connect_fd : -1;
+    c->stage = STAGE_HEAD;
+    c->since_ms = now_ms();
+    pthread_mutex_lock(&h->lock);
+    c->next = h->first;
+    if (c->next)
+        c->next->before = c;
+    h->first = c;
+    c->over = ++h->n_connections > h->server->options.max_connections;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void connection_closed(struct http *h, struct connection *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&h->lock);
+    *(c->before ? &c->before->next : &h->first) = c->next;
+    if (c->next)
+        c->next->before = c->before;
+    h->n_connections--;
+    pthread_cond_broadcast(&h->idle);
+    pthread_mutex_unlock(&h->lock);
+    free(c->uri);
+    free(c);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *mc, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        connection_opened(cls, mc, socket_context);
+    else
+        connection_closed(cls, *socket_context);
+}
+
+static struct connection *connection_of(struct MHD_Connection *mc)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The request line is read. */
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mc)
+{
+    struct connection *c = connection_of(mc);
+    if (c) {
+        free(c->uri);
+        c->uri = strdup(uri);
+        set_stage(cls, c, STAGE_HEAD);
+    }
+    return NULL;
+}
+
+static bool is_late(const struct connection *c, int64_t now)
+{
+    int64_t in_stage = now - c->since_ms;
+    switch (c->stage) {
+    case STAGE_IDLE: /* where the next request line begins cannot be seen */
+        return in_stage > IDLE_S * 1000 + HEAD_MS;
+    case STAGE_HEAD:
+        return in_stage > HEAD_MS;
+    case STAGE_BODY:
+        return in_stage > BODY_MS || now - c->moved_ms > BODY_PROGRESS_MS;
+    case STAGE_REPLY:
+        break;
+    }
+    return false;
+}
+
+static void *watch(void *arg)
+{
+    struct http *h = arg;
+    const struct timespec pause = {.tv_nsec = WATCH_MS * 1000000L};
+    pthread_mutex_lock(&h->lock);
+    while (!h->stop) {
+        int64_t now = now_ms();
+        for (struct connection *c = h->first; c; c = c->next)
+            if (c->fd >= 0 && is_late(c, now))
+                (void)shutdown(c->fd, SHUT_RDWR);
+        pthread_mutex_unlock(&h->lock);
+        (void)nanosleep(&pause, NULL);
+        pthread_mutex_lock(&h->lock);
+    }
+    pthread_mutex_unlock(&h->lock);
+    return NULL;
+}
+
+/* ---- Replies -------------------------------------------------------------------------------- */
+
+static void header(struct MHD_Response *r, const char *name, const char *value)
+{
+    (void)MHD_add_response_header(r, name, value);
+}
+
+static void add_headers(struct call *k, struct MHD_Response *r)
+{
+    struct exchange *x = &k->x;
+    char text[64];
+    (void)snprintf(text, sizeof text, "lathe/%s", lathe_version());
+    header(r, "Server", text);
+    header(r, "x-request-id", x->id);
+    header(r, "request-id", x->id);
+    if (x->unknown.len)
+        header(r, "x-unknown-fields", buf_str(&x->unknown));
+    if (x->failure.condition == BAD_KEY)
+        header(r, "WWW-Authenticate", "Bearer");
+    if (x->failure.condition == BAD_METHOD) {
+        route_methods(k->allow, text);
+        header(r, "Allow", text);
+    }
+    if (failure_retry_after(x->failure.condition)) {
+        (void)snprintf(text, sizeof text, "%d", failure_retry_after(x->failure.condition));
+        header(r, "Retry-After", text);
+    }
+    if (k->origin) {
+        header(r, "Access-Control-Allow-Origin", k->origin);
+        header(r, "Vary", "Origin");
+        header(r, "Access-Control-Expose-Headers",
+               "x-request-id, request-id, retry-after, x-unknown-fields, x-ignored-tools, "
+               "x-warnings");
+    }
+    if (k->must_close || atomic_load(&x->server->phase) == PHASE_DRAINING)
+        header(r, "Connection", "close");
+}
+
+static void preflight_headers(struct call *k, struct MHD_Response *r)
+{
+    const char *wanted = MHD_lookup_connection_value(k->connection, MHD_HEADER_KIND,
+                                                     "Access-Control-Request-Headers");
+    header(r, "Allow", "GET, HEAD, POST, DELETE, OPTIONS");
+    if (!k->origin)
+        return;
+    header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+    header(r, "Access-Control-Max-Age", "600");
+    if (wanted)
+        header(r, "Access-Control-Allow-Headers", wanted);
+}
+
+static enum MHD_Result send_reply(struct call *k)
+{
+    struct exchange *x = &k->x;
+    bool is_preflight = strcmp(x->method, "OPTIONS") == 0 && x->failure.condition == FINE;
+    lathe_error err;
+    int status = x->status ? x->status : is_preflight ? 204 : 200;
+    if (x->failure.condition == FINE && buf_check(&x->reply, "the reply", &err))
+        (void)refuse_status(&x->failure, &err);
+    if (x->failure.condition != FINE) {
+        buf_clear(&x->reply);
+        failure_print(&x->reply, &x->failure, x->shape, x->id);
+        status = failure_http(x->failure.condition);
+    }
+    if (buf_check(&x->reply, "the reply", &err))
+        return MHD_NO;
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(x->reply.len, x->reply.data, MHD_RESPMEM_MUST_COPY);
+    if (!r)
+        return MHD_NO;
+    add_headers(k, r);
+    if (is_preflight)
+        preflight_headers(k, r);
+    else
+        header(r, "Content-Type",
+               x->type && x->failure.condition == FINE ? x->type
+                                                       : "application/json; charset=utf-8");
+    enum MHD_Result ok = MHD_queue_response(k->connection, (unsigned)status, r);
+    MHD_destroy_response(r);
+    set_stage(k->http, k->c, STAGE_REPLY);
+    return ok;
+}
+
+/* ---- Reading the head ----------------------------------------------------------------------- */
+
+static void make_id(char out[MAX_REQUEST_ID + 1])
+{
+    static const char digit[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    unsigned char byte[24] = {0};
+    (void)RAND_bytes(byte, sizeof byte);
+    memcpy(out, "req_", 4);
+    for (size_t i = 0; i < sizeof byte; i++)
+        out[4 + i] = digit[byte[i] % 62];
+    out[4 + sizeof byte] = 0;
+}
+
+static bool is_id(const char *s)
+{
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n; i++)
+        if (s[i] <= 0x20 || s[i] >= 0x7f)
+            return false;
+    return n >= 1 && n <= MAX_REQUEST_ID;
+}
+
+/* What MHD_lookup_connection_value does not tell: how many of each there are. */
+struct head {
+    size_t bytes;
+    int n_fields, n_host, n_length, n_transfer, n_origin;
+    bool lengths_differ;
+    const char *host, *length, *origin, *encoding, *expect, *id, *authorization, *x_api_key;
+};
+
+static enum MHD_Result on_field(void *cls, enum MHD_ValueKind kind, const char *name,
+                                const char *value)
+{
+    struct head *h = cls;
+    (void)kind;
+    value = value ? value : "";
+    h->bytes += strlen(name) + strlen(value) + 4;
+    h->n_fields++;
+    if (strcasecmp(name, "Host") == 0) {
+        h->host = value;
+        h->n_host++;
+    } else if (strcasecmp(name, "Content-Length") == 0) {
+        h->lengths_differ |= h->length && strcmp(h->length, value) != 0;
+        h->length = value;
+        h->n_length++;
+    } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        h->n_transfer++;
+    } else if (strcasecmp(name, "Origin") == 0) {
+        h->origin = value;
+        h->n_origin++;
+    } else if (strcasecmp(name, "Content-Encoding") == 0) {
+        h->encoding = value;
+    } else if (strcasecmp(name, "Expect") == 0) {
+        h->expect = value;
+    } else if (strcasecmp(name, "Authorization") == 0) {
+        h->authorization = value;
+    } else if (strcasecmp(name, "x-api-key") == 0) {
+        h->x_api_key = value;
+    } else if ((strcasecmp(name, "x-request-id") == 0 ||
+                (strcasecmp(name, "x-client-request-id") == 0 && !h->id)) &&
+               is_id(value)) {
+        h->id = value;
+    }
+    return MHD_YES;
+}
+
+/* Those that leave the connection in doubt. */
+static bool check_framing(struct call *k, const struct head *head)
+{
+    struct failure *f = &k->x.failure;
+    const char *uri = k->c->uri;
+    k->must_close = true;
+    if (k->c->over)
+        return refuse(f, BUSY, "more than %d connections are open",
+                      (int)k->x.server->options.max_connections);
+    if ((head->n_length && head->n_transfer) || head->lengths_differ)
+        return refuse(f, BAD_VALUE,
+                      "Content-Length stands beside Transfer-Encoding or another Content-Length");
+    if (!uri || strlen(uri) > MAX_LINE)
+        return refuse(f, HEAD_TOO_LARGE, "the request line is longer than %d bytes", MAX_LINE);
+    if (head->n_fields > MAX_FIELDS || head->bytes > MAX_HEAD)
+        return refuse(f, HEAD_TOO_LARGE,
+                      "the header has %d fields and %zu bytes, at most %d and %d are read",
+                      head->n_fields, head->bytes, MAX_FIELDS, MAX_HEAD);
+    k->must_close = false;
+    return true;
+}
+
+static bool read_path(struct call *k)
+{
+    struct exchange *x = &k->x;
+    const char *uri = k->c->uri;
+    size_t n = strcspn(uri, "?");
+    x->path = malloc(strlen(uri) + 1);
+    if (!x->path)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    if (!path_decode(uri, n, x->path)) {
+        k->must_close = true;
+        return refuse(&x->failure, BAD_VALUE, "the path has a NUL in it");
+    }
+    x->query = uri[n] ? uri + n + 1 : "";
+    return true;
+}
+
+static bool check_sender(struct call *k, const struct head *head)
+{
+    struct exchange *x = &k->x;
+    const struct server_options *o = &x->server->options;
+    if (head->n_host != 1 || !host_allowed(head->host, o->host, &o->allowed_host))
+        return refuse(&x->failure, HOST_REFUSED,
+                      "the Host header is %s%.100s: it must be one address, localhost, or a name "
+                      "given with --allowed-host",
+                      head->n_host ? "" : "missing", head->host ? head->host : "");
+    if (head->n_origin == 0)
+        return true;
+    enum origin origin = head->n_origin > 1
+                             ? ORIGIN_FOREIGN
+                             : origin_check(head->origin, head->host, &o->cors_origin);
+    if (origin == ORIGIN_FOREIGN)
+        return refuse(&x->failure, ORIGIN_REFUSED,
+                      "pages of %.100s may not use this server; --cors-origin allows them",
+                      head->origin);
+    if (origin == ORIGIN_LISTED)
+        k->origin = head->origin;
+    return true;
+}
+
+static bool check_phase(struct exchange *x)
+{
+    int phase = atomic_load(&x->server->phase);
+    if (x->route->closed == NEVER_CLOSED)
+        return true;
+    if (phase == PHASE_LOADING)
+        return refuse(&x->failure, LOADING, "the model is being loaded");
+    if (phase == PHASE_DRAINING && x->route->closed == CLOSED_DRAINING)
+        return refuse(&x->failure, DRAINING, "the server is shutting down");
+    return true;
+}
+
+static bool check_length(struct call *k, const struct head *head)
+{
+    size_t limit = k->x.server->options.max_body;
+    if (head->length && strtoull(head->length, NULL, 10) > limit)
+        return refuse(&k->x.failure, BODY_TOO_LARGE,
+                      "the body has %.20s bytes, the limit is %zu; --max-body sets it",
+                      head->length, limit);
+    return true;
+}
+
+static bool check_head(struct call *k, const struct head *head)
+{
+    struct exchange *x = &k->x;
+    if (!check_framing(k, head) || !read_path(k) || !check_sender(k, head))
+        return false;
+    if (strcmp(x->method, "OPTIONS") == 0)
+        return true;
+    if (!route_find(x, &k->allow))
+        return false;
+    if (!x->route->no_key && !keys_match(x->server->keys, head->authorization, head->x_api_key))
+        return refuse(&x->failure, BAD_KEY, "%s: send Authorization: Bearer KEY, or x-api-key: KEY",
+                      head->authorization || head->x_api_key ? "the API key is not known"
+                                                             : "an API key is needed");
+    if (head->encoding && strcasecmp(head->encoding, "identity") != 0)
+        return refuse(&x->failure, BAD_ENCODING,
+                      "Content-Encoding %.40s is not supported; send the body as it is",
+                      head->encoding);
+    return check_phase(x) && check_length(k, head);
+}
+
+static void drop(struct call *k)
+{
+    if (atomic_fetch_sub(&k->n_holders, 1) != 1)
+        return;
+    atomic_fetch_sub(&k->x.server->bodies, k->counted);
+    buf_release(&k->x.body);
+    buf_release(&k->x.reply);
+    buf_release(&k->x.unknown);
+    free(k->x.path);
+    free(k->method);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+static struct call *begin(struct http *h, struct MHD_Connection *mc, const char *method)
+{
+    struct call *k = calloc(1, sizeof *k);
+    struct connection *c = connection_of(mc);
+    if (!k || !c || !(k->method = strdup(method))) {
+        free(k);
+        return NULL;
+    }
+    k->http = h;
+    k->connection = mc;
+    k->c = c;
+    k->x.server = h->server;
+    k->x.method = k->method;
+    atomic_init(&k->n_holders, 1);
+    (void)pthread_mutex_init(&k->lock, NULL);
+    buf_init(&k->x.body, h->server->options.max_body);
+    buf_init(&k->x.reply, SIZE_MAX / 2);
+    buf_init(&k->x.unknown, MAX_LISTED_BYTES);
+    set_stage(h, c, STAGE_BODY);
+    return k;
+}
+
+/* ---- The body ------------------------------------------------------------------------------- */
+
+static void take_body(struct call *k, const char *bytes, size_t n)
+{
+    struct exchange *x = &k->x;
+    const struct server_options *o = &x->server->options;
+    pthread_mutex_lock(&k->http->lock);
+    k->c->moved_ms = now_ms();
+    pthread_mutex_unlock(&k->http->lock);
+    if (x->failure.condition != FINE)
+        return;
+    size_t before = x->body.cap;
+    buf_append(&x->body, bytes, n);
+    size_t more = x->body.cap - before;
+    size_t all = atomic_fetch_add(&x->server->bodies, more) + more;
+    k->counted += more;
+    if (x->body.over)
+        (void)refuse(&x->failure, BODY_TOO_LARGE,
+                     "the body has more than %zu bytes; --max-body sets the limit", o->max_body);
+    else if (all > o->body_memory)
+        (void)refuse(&x->failure, BUSY, "the bodies of all requests take more than %zu bytes",
+                     o->body_memory);
+    else if (x->body.no_memory)
+        (void)refuse(&x->failure, BUSY, "there is no memory for the body");
+    else
+        return;
+    atomic_fetch_sub(&x->server->bodies, k->counted);
+    k->counted = 0;
+    buf_release(&x->body);
+}
+
+/* ---- Answering ------------------------------------------------------------------------------ */
+
+static void run_in_turn(struct call *k)
+{
+    struct http *h = k->http;
+    pthread_mutex_lock(&h->lock);
+    while (h->n_at_work >= POOL_AT_WORK)
+        pthread_cond_wait(&h->turn, &h->lock);
+    h->n_at_work++;
+    pthread_mutex_unlock(&h->lock);
+    k->x.route->handle(&k->x);
+    pthread_mutex_lock(&h->lock);
+    h->n_at_work--;
+    pthread_cond_signal(&h->turn);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void *job(void *arg)
+{
+    struct call *k = arg;
+    struct http *h = k->http;
+    run_in_turn(k);
+    pthread_mutex_lock(&k->lock);
+    k->is_done = true;
+    k->is_suspended = false;
+    MHD_resume_connection(k->connection);
+    pthread_mutex_unlock(&k->lock);
+    drop(k);
+    pthread_mutex_lock(&h->lock);
+    h->n_jobs--;
+    pthread_cond_broadcast(&h->idle);
+    pthread_mutex_unlock(&h->lock);
+    return NULL;
+}
+
+/* With k->lock held. */
+static bool start_job(struct call *k)
+{
+    struct http *h = k->http;
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_mutex_lock(&h->lock);
+    bool is_full = h->n_jobs >= POOL_AT_WORK + POOL_WAITING;
+    h->n_jobs += !is_full;
+    pthread_mutex_unlock(&h->lock);
+    if (is_full)
+        return refuse(&k->x.failure, QUEUE_FULL, "%d requests of this kind are at work or wait",
+                      POOL_AT_WORK + POOL_WAITING);
+    (void)pthread_attr_init(&attr);
+    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    k->is_suspended = true;
+    MHD_suspend_connection(k->connection);
+    atomic_fetch_add(&k->n_holders, 1);
+    int rc = pthread_create(&thread, &attr, job, k);
+    (void)pthread_attr_destroy(&attr);
+    if (rc == 0)
+        return true;
+    atomic_fetch_sub(&k->n_holders, 1);
+    k->is_suspended = false;
+    MHD_resume_connection(k->connection);
+    pthread_mutex_lock(&h->lock);
+    h->n_jobs--;
+    pthread_mutex_unlock(&h->lock);
+    k->is_done = true;
+    (void)refuse(&k->x.failure, BUSY, "no thread can be started");
+    return true;
+}
+
+static enum MHD_Result answer(struct call *k)
+{
+    struct exchange *x = &k->x;
+    enum MHD_Result ok = MHD_YES;
+    pthread_mutex_lock(&k->lock);
+    if (!k->is_started) {
+        k->is_started = true;
+        set_stage(k->http, k->c, STAGE_REPLY);
+        bool is_job = x->failure.condition == FINE && x->route && x->route->pooled;
+        if (!is_job || !start_job(k)) {
+            if (x->failure.condition == FINE && x->route)
+                x->route->handle(x);
+            k->is_done = true;
+            ok = send_reply(k);
+        }
+    } else if (k->is_done) {
+        ok = send_reply(k);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return ok;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const char *url,
+                                  const char *method, const char *protocol, const char *bytes,
+                                  size_t *n_bytes, void **context)
+{
+    struct call *k = *context;
+    (void)url;
+    (void)protocol;
+    if (!k) {
+        struct head head = {0};
+        k = begin(cls, mc, method);
+        if (!k)
+            return MHD_NO;
+        *context = k;
+        (void)MHD_get_connection_values(mc, MHD_HEADER_KIND, on_field, &head);
+        if (head.id)
+            (void)snprintf(k->x.id, sizeof k->x.id, "%s", head.id);
+        else
+            make_id(k->x.id);
+        if (!check_head(k, &head) &&
+            (k->must_close || k->x.failure.condition == BODY_TOO_LARGE ||
+             (head.expect && strcasecmp(head.expect, "100-continue") == 0)))
+            return send_reply(k);
+        return MHD_YES;
+    }
+    if (*n_bytes) {
+        take_body(k, bytes, *n_bytes);
+        *n_bytes = 0;
+        return MHD_YES;
+    }
+    return answer(k);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *mc, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct call *k = *context;
+    (void)mc;
+    (void)code;
+    *context = NULL;
+    if (!k)
+        return;
+    set_stage(cls, k->c, STAGE_IDLE);
+    drop(k);
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+static void no_log(void *cls, const char *fmt, va_list ap)
+{
+    (void)cls;
+    (void)fmt;
+    (void)ap;
+}
+
+static lathe_status resolve(const struct server_options *o, struct addrinfo **out, lathe_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    char port[12];
+    (void)snprintf(port, sizeof port, "%d", (int)o->port);
+    int rc = getaddrinfo(o->host, port, &hints, out);
+    if (rc == 0)
+        return LATHE_OK;
+    return fail(err, LATHE_E_ARGUMENT, "--host %s: %s", o->host, gai_strerror(rc));
+}
+
+static lathe_status start(struct http *h, const struct addrinfo *a, lathe_error *err)
+{
+    const struct server_options *o = &h->server->options;
+    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
+                     MHD_USE_ERROR_LOG | (a->ai_family == AF_INET6 ? (unsigned)MHD_USE_IPv6 : 0u);
+    errno = 0;
+    h->daemon = MHD_start_daemon(
+        flags, (uint16_t)o->port, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, no_log,
+        NULL, MHD_OPTION_SOCK_ADDR, a->ai_addr, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->max_connections + MORE_CONNECTIONS),
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_END);
+    if (h->daemon)
+        return LATHE_OK;
+    return fail(err, LATHE_E_IO, "cannot listen on %s port %d: %s", o->host, (int)o->port,
+                errno ? strerror(errno) : "libmicrohttpd refused");
+}
+
+lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
+{
+    struct http *h = calloc(1, sizeof *h);
+    struct addrinfo *a = NULL;
+    if (!h)
+        return fail_memory(err, sizeof *h);
+    h->server = s;
+    (void)pthread_mutex_init(&h->lock, NULL);
+    (void)pthread_cond_init(&h->idle, NULL);
+    (void)pthread_cond_init(&h->turn, NULL);
+    lathe_status st = resolve(&s->options, &a, err);
+    if (!st)
+        st = start(h, a, err);
+    if (a)
+        freeaddrinfo(a);
+    if (!st && pthread_create(&h->watchdog, NULL, watch, h) != 0)
+        st = fail(err, LATHE_E_MEMORY, "cannot start a thread");
+    else
+        h->is_watched = !st;
+    if (st)
+        http_close(h);
+    else
+        *out = h;
+    return st;
+}
+
+int32_t http_port(const struct http *h)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    return info ? info->port : 0;
+}
+
+/* A job runs, or a reply is on its way. */
+static bool is_busy(const struct http *h)
+{
+    bool busy = h->n_jobs > 0;
+    for (const struct connection *c = h->first; c && !busy; c = c->next)
+        busy = c->stage == STAGE_REPLY;
+    return busy;
+}
+
+void http_drain(struct http *h, int64_t timeout_ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(timeout_ms / 1000);
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&h->lock);
+    while (is_busy(h) && pthread_cond_timedwait(&h->idle, &h->lock, &until) == 0)
+        continue;
+    pthread_mutex_unlock(&h->lock);
+}
+
+void http_close(struct http *h)
+{
+    if (!h)
+        return;
+    /* A job holds a suspended connection, with which the library must not be stopped. */
+    pthread_mutex_lock(&h->lock);
+    while (h->n_jobs > 0)
+        pthread_cond_wait(&h->idle, &h->lock);
+    h->stop = true;
+    pthread_mutex_unlock(&h->lock);
+    if (h->is_watched)
+        (void)pthread_join(h->watchdog, NULL);
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
+    pthread_cond_destroy(&h->idle);
+    pthread_cond_destroy(&h->turn);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}

@@ -1,0 +1,168 @@
+#include "info.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/json.h"
+#include "route.h"
+#include "state.h"
+
+static void put(struct buf *out, const char *s)
+{
+    json_print_string(out, s, strlen(s));
+}
+
+static void put_or_null(struct buf *out, const char *s)
+{
+    if (s[0])
+        put(out, s);
+    else
+        buf_puts(out, "null");
+}
+
+/* ---- Health --------------------------------------------------------------------------------- */
+
+void health(struct exchange *x)
+{
+    int phase = atomic_load(&x->server->phase);
+    x->status = phase == PHASE_READY ? 200 : 503;
+    if (phase == PHASE_LOADING)
+        buf_printf(&x->reply, "{\"status\":\"loading\",\"progress\":%d.%03d}",
+                   atomic_load(&x->server->progress) / 1000,
+                   atomic_load(&x->server->progress) % 1000);
+    else
+        buf_puts(&x->reply,
+                 phase == PHASE_READY ? "{\"status\":\"ok\"}" : "{\"status\":\"draining\"}");
+}
+
+void ready(struct exchange *x)
+{
+    health(x);
+}
+
+void livez(struct exchange *x)
+{
+    buf_puts(&x->reply, "{\"status\":\"ok\"}");
+}
+
+void version(struct exchange *x)
+{
+    const struct server *s = x->server;
+    buf_puts(&x->reply, "{\"version\":");
+    put(&x->reply, lathe_version());
+    buf_puts(&x->reply, ",\"build\":");
+    put(&x->reply, lathe_version());
+    buf_puts(&x->reply, ",\"model\":");
+    put(&x->reply, s->model);
+    buf_puts(&x->reply, ",\"weights_sha256\":null,\"template_sha256\":");
+    put_or_null(&x->reply, s->template_sha256);
+    buf_putc(&x->reply, '}');
+}
+
+void help(struct exchange *x)
+{
+    x->type = "text/plain; charset=utf-8";
+    for (const struct route *r = routes; r->path; r++) {
+        char methods[40];
+        route_methods((int)r->method, methods);
+        buf_printf(&x->reply, "%-20s %s%s%s\n", methods, r->v1 ? "/v1" : "", r->path,
+                   r->prefix ? "/{id}" : "");
+    }
+}
+
+/* ---- Models --------------------------------------------------------------------------------- */
+
+static void put_model(struct exchange *x)
+{
+    const struct server *s = x->server;
+    struct buf *out = &x->reply;
+    char created[32] = "";
+    time_t t = (time_t)s->created;
+    struct tm tm;
+    int n_ctx = (int)s->options.n_ctx;
+    if (gmtime_r(&t, &tm))
+        (void)strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    buf_puts(out, "{\"id\":");
+    put(out, s->model);
+    buf_printf(out,
+               ",\"object\":\"model\",\"type\":\"model\",\"created\":%lld,\"created_at\":\"%s\","
+               "\"owned_by\":\"local\",\"display_name\":",
+               (long long)s->created, created);
+    put(out, s->model);
+    buf_puts(out, ",\"description\":\"\",\"root\":");
+    put(out, s->model);
+    buf_printf(out,
+               ",\"parent\":null,\"max_model_len\":%d,\"context_length\":%d,\"context_window\":%d,"
+               "\"max_input_tokens\":%d,\"max_tokens\":%d,\"max_output_tokens\":%d,",
+               n_ctx, n_ctx, n_ctx, n_ctx - 1, n_ctx - 1, n_ctx - 1);
+    buf_puts(out, "\"input_modalities\":[\"text\"],\"output_modalities\":[\"text\"],"
+                  "\"supported_parameters\":[],\"capabilities\":{\"tools\":false,"
+                  "\"reasoning\":false,\"reasoning_efforts\":[],\"structured_output\":false,"
+                  "\"vision\":false,\"embeddings\":false},\"aliases\":[");
+    for (size_t i = 1; i < s->options.alias.n; i++) {
+        if (i > 1)
+            buf_putc(out, ',');
+        put(out, s->options.alias.name[i]);
+    }
+    buf_puts(out, "]}");
+}
+
+void models_list(struct exchange *x)
+{
+    buf_puts(&x->reply, "{\"object\":\"list\",\"has_more\":false,\"first_id\":");
+    put(&x->reply, x->server->model);
+    buf_puts(&x->reply, ",\"last_id\":");
+    put(&x->reply, x->server->model);
+    buf_puts(&x->reply, ",\"data\":[");
+    put_model(x);
+    buf_puts(&x->reply, "]}");
+}
+
+void models_one(struct exchange *x)
+{
+    if (server_has_model(x->server, x->rest))
+        put_model(x);
+    else
+        (void)refuse(&x->failure, MODEL_NOT_FOUND, "there is no model %.200s, only %s", x->rest,
+                     x->server->model);
+}
+
+/* ---- Properties ----------------------------------------------------------------------------- */
+
+static void put_number(struct buf *out, const char *name, double value)
+{
+    /* Settings are floats: seven digits spell them as they were written. */
+    buf_printf(out, "\"%s\":%.7g", name, value);
+}
+
+void props(struct exchange *x)
+{
+    const struct server *s = x->server;
+    struct buf *out = &x->reply;
+    lathe_request_options o;
+    lathe_request_options_init(lathe_engine_text(s->engine), true, &o);
+    buf_puts(out, "{\"default_generation_settings\":{");
+    put_number(out, "temperature", (double)o.sampling.temperature);
+    put_number((buf_putc(out, ','), out), "top_p", (double)o.sampling.top_p);
+    buf_printf(out, ",\"top_k\":%d,", (int)o.sampling.top_k);
+    put_number(out, "min_p", (double)o.sampling.min_p);
+    put_number((buf_putc(out, ','), out), "presence_penalty", (double)o.sampling.presence_penalty);
+    put_number((buf_putc(out, ','), out), "frequency_penalty",
+               (double)o.sampling.frequency_penalty);
+    put_number((buf_putc(out, ','), out), "repetition_penalty",
+               (double)o.sampling.repetition_penalty);
+    buf_printf(out, "},\"total_slots\":%d,\"model_alias\":", (int)s->options.n_slots);
+    put(out, s->model);
+    buf_puts(out, ",\"chat_template\":");
+    put(out, s->template);
+    buf_puts(out, ",\"chat_template_sha256\":");
+    put_or_null(out, s->template_sha256);
+    buf_printf(out,
+               ",\"modalities\":{\"vision\":false,\"video\":false,\"audio\":false},\"n_ctx\":%d,"
+               "\"bos_token\":null,\"eos_token\":",
+               (int)s->options.n_ctx);
+    put_or_null(out, s->eos_token);
+    buf_puts(out, ",\"build_info\":");
+    put(out, lathe_version());
+    buf_putc(out, '}');
+}

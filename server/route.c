@@ -1,0 +1,139 @@
+#include "route.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "info.h"
+#include "text.h"
+
+const struct route routes[] = {
+    {GET, "/health", .no_key = true, .handle = health},
+    {GET, "/ready", .no_key = true, .handle = ready},
+    {GET, "/livez", .no_key = true, .handle = livez},
+    {GET, "/ping", .no_key = true, .handle = livez},
+    {GET, "/version", .no_key = true, .handle = version},
+    {GET, "/api/hello", .no_key = true, .handle = livez},
+    {GET, "/help", .no_key = true, .handle = help},
+    {GET, "/models", .v1 = true, .handle = models_list},
+    {GET, "/models", .v1 = true, .prefix = true, .handle = models_one},
+    {GET, "/props", .closed = CLOSED_LOADING, .handle = props},
+    {POST, "/tokenize", .pooled = true, .closed = CLOSED_LOADING, .handle = tokenize},
+    {POST, "/detokenize", .pooled = true, .closed = CLOSED_LOADING, .handle = detokenize},
+    {POST, "/apply-template", .pooled = true, .closed = CLOSED_LOADING, .handle = apply_template},
+    {0},
+};
+
+/* Known elsewhere, and not offered here. */
+static const struct refused {
+    const char *path; /* without /v1; what lies below it too */
+    const char *why;
+} refused[] = {
+    {"/files", "files are not stored"},
+    {"/batches", "there is no batch processing"},
+    {"/messages/batches", "there is no batch processing"},
+    {"/audio", "audio is not supported"},
+    {"/images", "images are not generated"},
+    {"/moderations", "there is no moderation"},
+    {"/fine_tuning", "models are not trained here"},
+    {"/conversations", "conversations are not stored; send the messages with each request"},
+    {"/realtime", "there is no realtime interface"},
+    {"/embeddings", "embeddings are not supported"},
+};
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+bool path_decode(const char *path, size_t n, char *out)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = path[i];
+        if (c == '%' && n - i >= 3 && hex(path[i + 1]) >= 0 && hex(path[i + 2]) >= 0) {
+            c = (char)(hex(path[i + 1]) << 4 | hex(path[i + 2]));
+            i += 2;
+            if (c == 0)
+                return false;
+        }
+        out[len++] = c;
+    }
+    out[len] = 0;
+    return true;
+}
+
+static bool begins(const char *s, size_t n, const char *with)
+{
+    size_t m = strlen(with);
+    return n >= m && memcmp(s, with, m) == 0;
+}
+
+/* The path or something below it. */
+static bool is_at(const char *s, size_t n, const char *path)
+{
+    return begins(s, n, path) && (n == strlen(path) || s[strlen(path)] == '/');
+}
+
+void route_methods(int methods, char out[40])
+{
+    (void)snprintf(out, 40, "%s%s%sOPTIONS", methods & GET ? "GET, HEAD, " : "",
+                   methods & POST ? "POST, " : "", methods & DELETE ? "DELETE, " : "");
+}
+
+static enum method method_of(const char *word)
+{
+    return strcmp(word, "GET") == 0 || strcmp(word, "HEAD") == 0 ? GET
+           : strcmp(word, "POST") == 0                           ? POST
+           : strcmp(word, "DELETE") == 0                         ? DELETE
+                                                                 : (enum method)0;
+}
+
+static bool matches(const struct route *r, const char *s, size_t n, bool below_v1)
+{
+    size_t m = strlen(r->path);
+    if (below_v1 && !r->v1)
+        return false;
+    return r->prefix ? begins(s, n, r->path) && n > m + 1 && s[m] == '/'
+                     : n == m && memcmp(s, r->path, m) == 0;
+}
+
+bool route_find(struct exchange *x, int *allow)
+{
+    char *path = x->path;
+    size_t n = strlen(path);
+    if (n > 1 && path[n - 1] == '/')
+        path[--n] = 0;
+    const char *s = path;
+    bool below_v1 = begins(s, n, "/v1/");
+    enum method method = method_of(x->method);
+    *allow = 0;
+    x->rest = "";
+    if (below_v1) {
+        s += 3;
+        n -= 3;
+    }
+    x->shape = is_at(s, n, "/messages") ? SHAPE_ANTHROPIC : SHAPE_OPENAI;
+    if (below_v1 && is_at(s, n, "/v1"))
+        return refuse(&x->failure, NOT_FOUND,
+                      "the path begins with /v1/v1: drop one /v1 from the base URL");
+    for (const struct route *r = routes; r->path; r++) {
+        if (!matches(r, s, n, below_v1))
+            continue;
+        *allow = *allow | (int)r->method;
+        if (r->method == method) {
+            x->route = r;
+            x->rest = r->prefix ? s + strlen(r->path) + 1 : "";
+            return true;
+        }
+    }
+    if (*allow)
+        return refuse(&x->failure, BAD_METHOD, "%.20s is no method of %.200s", x->method, x->path);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (is_at(s, n, refused[i].path))
+            return refuse(&x->failure, NOT_FOUND, "no such route: %.20s %.200s: %s", x->method,
+                          x->path, refused[i].why);
+    return refuse(&x->failure, NOT_FOUND, "no such route: %.20s %.200s", x->method, x->path);
+}

@@ -1,0 +1,36 @@
+/* Which handler answers a method and a path. */
+#ifndef LATHE_SERVER_ROUTE_H
+#define LATHE_SERVER_ROUTE_H
+
+#include <stdbool.h>
+
+#include "exchange.h"
+
+enum method { GET = 1, POST = 2, DELETE = 4 }; /* bits of a set */
+
+/* When a route answers 503. */
+enum closed { NEVER_CLOSED, CLOSED_LOADING, CLOSED_DRAINING /* and while loading */ };
+
+struct route {
+    enum method method;
+    const char *path; /* without /v1 */
+    bool v1;          /* also, and by name, below /v1 */
+    bool prefix;      /* any path that begins with it and a slash */
+    bool no_key;      /* answers without an API key */
+    bool pooled;      /* runs on a thread of its own: it renders or tokenises */
+    enum closed closed;
+    void (*handle)(struct exchange *x);
+};
+extern const struct route routes[]; /* ends with {0} */
+
+/* Decodes %XX; a plus sign stays. False at %00. `out` has room for as many bytes as `path`. */
+bool path_decode(const char *path, size_t n, char *out);
+
+/* Finds x->route and x->rest for x->method and x->path, whose slash at the end goes, and x->shape in any case. On
+ * failure x->failure says why, and *allow which methods there are (enum method). */
+bool route_find(struct exchange *x, int *allow);
+
+/* "GET, HEAD, POST" */
+void route_methods(int methods, char out[40]);
+
+#endif

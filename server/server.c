@@ -1,0 +1,196 @@
+#include "server.h"
+
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "state.h"
+
+enum { TEMPLATE_LIMIT = 8 << 20 };
+
+void server_options_init(struct server_options *o)
+{
+    *o = (struct server_options){.host = "127.0.0.1",
+                                 .port = 8080,
+                                 .max_body = (size_t)64 << 20,
+                                 .body_memory = (size_t)512 << 20,
+                                 .max_connections = 1024};
+}
+
+/* ---- What the model directory tells --------------------------------------------------------- */
+
+/* The first alias, else the directory's name. */
+static lathe_status name_model(struct server *s, lathe_error *err)
+{
+    const struct server_options *o = &s->options;
+    const char *name = o->model_dir;
+    size_t n = strlen(name);
+    if (o->alias.n) {
+        name = o->alias.name[0];
+        n = strlen(name);
+    } else {
+        while (n > 1 && name[n - 1] == '/')
+            n--;
+        size_t from = n;
+        while (from > 0 && name[from - 1] != '/')
+            from--;
+        name += from;
+        n -= from;
+    }
+    if (n == 0 || n >= sizeof s->model || utf8_valid_prefix(name, n) != n)
+        return fail(err, LATHE_E_ARGUMENT, "%.60s is no name for a model", name);
+    (void)snprintf(s->model, sizeof s->model, "%.*s", (int)n, name);
+    return LATHE_OK;
+}
+
+static lathe_status read_template(struct server *s, lathe_error *err)
+{
+    struct buf path, text;
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    buf_init(&path, 1 << 16);
+    buf_init(&text, TEMPLATE_LIMIT);
+    buf_printf(&path, "%s/chat_template.jinja", s->options.model_dir);
+    lathe_status st = buf_check(&path, "path", err);
+    bool exists = !st && file_exists(buf_str(&path));
+    if (exists)
+        st = file_read(&text, buf_str(&path), err);
+    if (exists && !st) {
+        SHA256((const unsigned char *)buf_str(&text), text.len, digest);
+        for (size_t i = 0; i < sizeof digest; i++)
+            (void)snprintf(s->template_sha256 + 2 * i, 3, "%02x", digest[i]);
+    }
+    s->template = strdup(buf_str(&text));
+    if (!st && !s->template)
+        st = fail_memory(err, text.len);
+    buf_release(&path);
+    buf_release(&text);
+    return st;
+}
+
+static lathe_status read_eos_token(struct server *s, lathe_error *err)
+{
+    struct buf path;
+    struct json_doc d = {0};
+    buf_init(&path, 1 << 16);
+    buf_printf(&path, "%s/tokenizer_config.json", s->options.model_dir);
+    lathe_status st = buf_check(&path, "path", err);
+    if (!st && file_exists(buf_str(&path)))
+        st = json_read_file(&d, buf_str(&path), &json_limits_model, err);
+    const json_t *v = json_object_get(d.root, "eos_token");
+    size_t n;
+    const char *text = json_text(&d, json_is_object(v) ? json_object_get(v, "content") : v, &n);
+    if (text && n < sizeof s->eos_token)
+        (void)snprintf(s->eos_token, sizeof s->eos_token, "%s", text);
+    json_release(&d);
+    buf_release(&path);
+    return st;
+}
+
+static lathe_status read_keys(struct server *s, lathe_error *err)
+{
+    const struct server_options *o = &s->options;
+    lathe_status st = keys_open(&s->keys, err);
+    for (size_t i = 0; i < o->key.n && !st; i++)
+        st = keys_add(s->keys, o->key.name[i], strlen(o->key.name[i]), err);
+    for (size_t i = 0; i < o->key_file.n && !st; i++)
+        st = keys_add_file(s->keys, o->key_file.name[i], err);
+    return st;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+lathe_status server_open(struct server **out, const struct server_options *o, lathe_error *err)
+{
+    struct server *s = calloc(1, sizeof *s);
+    if (!s)
+        return fail_memory(err, sizeof *s);
+    s->options = *o;
+    s->created = (int64_t)time(NULL);
+    atomic_init(&s->phase, PHASE_LOADING);
+    lathe_status st = name_model(s, err);
+    if (!st)
+        st = read_template(s, err);
+    if (!st)
+        st = read_eos_token(s, err);
+    if (!st)
+        st = read_keys(s, err);
+    if (!st)
+        st = http_open(&s->http, s, err);
+    if (st)
+        server_close(s);
+    else
+        *out = s;
+    return st;
+}
+
+int32_t server_port(const struct server *s)
+{
+    return http_port(s->http);
+}
+
+bool server_has_key(const struct server *s)
+{
+    return keys_any(s->keys);
+}
+
+/* A name without what some clients append: "[1m]", ":tag". */
+static size_t plain_length(const char *name)
+{
+    size_t n = strlen(name);
+    if (n > 4 && strcmp(name + n - 4, "[1m]") == 0)
+        n -= 4;
+    for (size_t i = n; i-- > 0 && name[i] != '/';)
+        if (name[i] == ':')
+            n = i;
+    return n;
+}
+
+static bool is_name(const char *name, size_t n, const char *of)
+{
+    return strcmp(name, of) == 0 || (n == strlen(of) && memcmp(name, of, n) == 0);
+}
+
+bool server_has_model(const struct server *s, const char *name)
+{
+    size_t n = plain_length(name);
+    if (is_name(name, n, s->model))
+        return true;
+    for (size_t i = 0; i < s->options.alias.n; i++)
+        if (is_name(name, n, s->options.alias.name[i]))
+            return true;
+    return false;
+}
+
+void server_ready(struct server *s, lathe_engine *engine)
+{
+    int loading = PHASE_LOADING;
+    s->engine = engine;
+    (void)atomic_compare_exchange_strong(&s->phase, &loading, PHASE_READY);
+}
+
+void server_progress(struct server *s, double share)
+{
+    atomic_store(&s->progress, (int)(share * 1000));
+}
+
+void server_drain(struct server *s, int64_t timeout_ms)
+{
+    atomic_store(&s->phase, PHASE_DRAINING);
+    http_drain(s->http, timeout_ms);
+}
+
+void server_close(struct server *s)
+{
+    if (!s)
+        return;
+    http_close(s->http);
+    keys_close(s->keys);
+    free(s->template);
+    free(s);
+}

@@ -1,0 +1,37 @@
+/* The HTTP server over an engine: opened before the model is loaded, so that probes get an answer meanwhile. */
+#ifndef LATHE_SERVER_SERVER_H
+#define LATHE_SERVER_SERVER_H
+
+#include "base/error.h"
+#include "guard.h"
+
+struct server;
+
+struct server_options {
+    const char *host; /* a name or an address */
+    int32_t port;     /* 0: any that is free */
+    const char *model_dir;
+    int32_t n_ctx, n_slots; /* of the engine that will be given */
+    struct names alias; /* names of the model; the first is its id. None: the directory's name */
+    struct names key, key_file, allowed_host, cors_origin;
+    bool unknown_is_error;        /* refuse unknown fields of bodies */
+    size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
+    int32_t max_connections;
+};
+/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections. */
+void server_options_init(struct server_options *o);
+
+/* Listens. What *o points to must stay until the server is closed. */
+lathe_status server_open(struct server **s, const struct server_options *o, lathe_error *err);
+int32_t server_port(const struct server *s);
+bool server_has_key(const struct server *s);
+/* From here on requests are served by this engine, which is closed after the server. */
+void server_ready(struct server *s, lathe_engine *engine);
+/* The share of the model that is loaded, 0..1. */
+void server_progress(struct server *s, double share);
+/* No new work from here on; waits up to timeout_ms for what runs. */
+void server_drain(struct server *s, int64_t timeout_ms);
+/* Ends what still runs. */
+void server_close(struct server *s);
+
+#endif

@@ -1,0 +1,42 @@
+/* What the server's own files share. */
+#ifndef LATHE_SERVER_STATE_H
+#define LATHE_SERVER_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "server.h"
+
+enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING };
+
+/* At work and waiting in the routes that render or tokenise. */
+enum { POOL_AT_WORK = 2, POOL_WAITING = 32 };
+
+struct http;
+struct server {
+    struct server_options options;
+    struct keys *keys;
+    struct http *http;
+    _Atomic(int) phase;     /* enum phase */
+    _Atomic(int) progress;  /* of loading, 0..1000 */
+    _Atomic(size_t) bodies; /* bytes of bodies in flight */
+    lathe_engine *engine;   /* set before PHASE_READY, and then constant */
+    char model[256];        /* the model's id */
+    char *template;         /* chat_template.jinja; "" if there is none */
+    char template_sha256[65];
+    char eos_token[64]; /* "" if not known */
+    int64_t created;    /* seconds since 1970: when the server opened */
+};
+
+/* Is it the model's id or an alias, what clients append aside? */
+bool server_has_model(const struct server *s, const char *name);
+
+/* Listening and connections: http.c. */
+lathe_status http_open(struct http **h, struct server *s, lathe_error *err);
+int32_t http_port(const struct http *h);
+/* Waits until nothing runs any more, or for timeout_ms. */
+void http_drain(struct http *h, int64_t timeout_ms);
+void http_close(struct http *h);
+
+#endif

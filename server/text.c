@@ -1,0 +1,237 @@
+#include "text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "conversation.h"
+#include "state.h"
+
+enum { MAX_KNOWN = 32 };
+
+/* Fields that a route has beside those of a conversation. */
+static bool check_unknown(const struct fields *f, struct exchange *x, const char *const *own,
+                          size_t n_own)
+{
+    const char *known[MAX_KNOWN];
+    size_t n = 0;
+    for (size_t i = 0; i < n_conversation_fields; i++)
+        known[n++] = conversation_fields[i];
+    for (size_t i = 0; i < n_own; i++)
+        known[n++] = own[i];
+    return fields_unknown(f, x, known, n);
+}
+
+/* ---- /tokenize ------------------------------------------------------------------------------ */
+
+/* Characters as a string, other bytes as their numbers. */
+static void put_piece(struct buf *out, const lathe_text *text, int32_t id, bool as_string)
+{
+    size_t n = 0;
+    const char *s = lathe_token_bytes(text, id, &n);
+    if (!s)
+        n = 0;
+    if (utf8_valid_prefix(s ? s : "", n) == n) {
+        json_print_string(out, s ? s : "", n);
+    } else if (as_string) {
+        buf_putc(out, '"');
+        for (size_t i = 0; i < n;) {
+            uint32_t cp;
+            size_t len = (size_t)utf8_decode(s + i, n - i, &cp);
+            if (len)
+                json_escape(out, s + i, len);
+            else
+                buf_puts(out, "\xEF\xBF\xBD");
+            i += len ? len : utf8_maximal_subpart(s + i, n - i);
+        }
+        buf_putc(out, '"');
+    } else {
+        for (size_t i = 0; i < n; i++)
+            buf_printf(out, "%c%u", i ? ',' : '[', (unsigned)(unsigned char)s[i]);
+        buf_putc(out, ']');
+    }
+}
+
+static void put_tokens(struct exchange *x, const int32_t *id, size_t n, bool with_pieces,
+                       bool with_strings)
+{
+    const lathe_text *text = lathe_engine_text(x->server->engine);
+    buf_puts(&x->reply, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            buf_putc(&x->reply, ',');
+        if (with_pieces) {
+            buf_printf(&x->reply, "{\"id\":%d,\"piece\":", (int)id[i]);
+            put_piece(&x->reply, text, id[i], false);
+            buf_putc(&x->reply, '}');
+        } else {
+            buf_printf(&x->reply, "%d", (int)id[i]);
+        }
+    }
+    buf_printf(&x->reply, "],\"count\":%zu,\"max_model_len\":%d", n, (int)x->server->options.n_ctx);
+    if (with_strings) {
+        buf_puts(&x->reply, ",\"token_strs\":[");
+        for (size_t i = 0; i < n; i++) {
+            if (i)
+                buf_putc(&x->reply, ',');
+            put_piece(&x->reply, text, id[i], true);
+        }
+        buf_putc(&x->reply, ']');
+    }
+    buf_putc(&x->reply, '}');
+}
+
+/* The conversation of the body as a prompt. */
+static bool render(struct exchange *x, const struct fields *f, lathe_prompt *prompt)
+{
+    struct chat c;
+    lathe_error err;
+    bool generation_prompt = true;
+    bool ok = chat_read(f, &c) && field_bool(f, "add_generation_prompt", &generation_prompt);
+    if (ok) {
+        c.conversation.no_generation_prompt = !generation_prompt;
+        if (lathe_render(lathe_engine_text(x->server->engine), &c.conversation, prompt, &err))
+            ok = refuse_status(&x->failure, &err);
+    }
+    chat_release(&c);
+    return ok;
+}
+
+static void tokenize_body(struct exchange *x, const struct fields *f)
+{
+    static const char *const own[] = {
+        "content", "prompt",        "add_generation_prompt", "add_special",
+        "model",   "parse_special", "with_pieces",           "return_token_strs"};
+    bool special = false, pieces = false, strings = false, is_ignored = false;
+    const char *content = NULL, *prompt = NULL;
+    size_t n = 0;
+    lathe_error err;
+    if (!check_unknown(f, x, own, sizeof own / sizeof *own) ||
+        !field_text(f, "prompt", &prompt, &n) || !field_text(f, "content", &content, &n) ||
+        !field_bool(f, "parse_special", &special) || !field_bool(f, "with_pieces", &pieces) ||
+        !field_bool(f, "add_special", &is_ignored) || !field_bool(f, "return_token_strs", &strings))
+        return;
+    bool has_messages = field_value(f, "messages") != NULL;
+    if ((content != NULL) + (prompt != NULL) + has_messages != 1) {
+        (void)refuse(&x->failure, BAD_VALUE, "the body needs one of content, prompt and messages");
+        return;
+    }
+    if (has_messages) {
+        lathe_prompt p = {0};
+        if (field_value(f, "parse_special") && !special)
+            (void)refuse_field(&x->failure, UNSUPPORTED_VALUE, "parse_special",
+                               "parse_special is false: a conversation is rendered with its "
+                               "control tokens");
+        else if (render(x, f, &p))
+            put_tokens(x, p.tokens.id, p.tokens.n, pieces, strings);
+        lathe_prompt_release(&p);
+        return;
+    }
+    lathe_tokens t = {0};
+    if (lathe_tokenize(lathe_engine_text(x->server->engine), content ? content : prompt, n, special,
+                       &t, &err))
+        (void)refuse_status(&x->failure, &err);
+    else
+        put_tokens(x, t.id, t.n, pieces, strings);
+    lathe_tokens_release(&t);
+}
+
+void tokenize(struct exchange *x)
+{
+    struct fields f;
+    if (fields_open(&f, x))
+        tokenize_body(x, &f);
+    fields_close(&f);
+}
+
+/* ---- /detokenize ---------------------------------------------------------------------------- */
+
+static bool read_ids(struct exchange *x, const struct fields *f, const json_t *array, int32_t *id)
+{
+    const lathe_text *text = lathe_engine_text(x->server->engine);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *v = json_array_get(array, i);
+        int64_t value = -1;
+        size_t n;
+        char param[40];
+        (void)snprintf(param, sizeof param, "tokens[%zu]", i);
+        if (!json_whole(v, &value) && !json_big_integer(&f->doc, v))
+            return refuse_field(&x->failure, BAD_TYPE, param,
+                                "%s: expected a whole number, found %s", param, json_kind(v));
+        if (value < 0 || value > INT32_MAX || !lathe_token_bytes(text, (int32_t)value, &n))
+            return refuse_field(&x->failure, BAD_VALUE, param, "%s: no token has this id", param);
+        id[i] = (int32_t)value;
+    }
+    return true;
+}
+
+static void detokenize_body(struct exchange *x, const struct fields *f)
+{
+    static const char *const known[] = {"tokens", "model"};
+    const json_t *array = NULL;
+    if (!fields_unknown(f, x, known, 2) || !field_array(f, "tokens", &array, SIZE_MAX))
+        return;
+    if (!array) {
+        (void)refuse_field(&x->failure, MISSING_FIELD, "tokens", "tokens is missing");
+        return;
+    }
+    size_t n = json_array_size(array), len = 0;
+    int32_t *id = malloc((n + 1) * sizeof *id);
+    char *s = NULL;
+    lathe_error err;
+    if (!id)
+        (void)refuse(&x->failure, INTERNAL, "out of memory");
+    else if (read_ids(x, f, array, id) &&
+             lathe_detokenize(lathe_engine_text(x->server->engine), id, n, &s, &len, &err))
+        (void)refuse_status(&x->failure, &err);
+    if (s) {
+        buf_puts(&x->reply, "{\"content\":");
+        json_print_string(&x->reply, s, len);
+        buf_puts(&x->reply, ",\"prompt\":");
+        json_print_string(&x->reply, s, len);
+        buf_putc(&x->reply, '}');
+    }
+    lathe_free(s);
+    free(id);
+}
+
+void detokenize(struct exchange *x)
+{
+    struct fields f;
+    if (fields_open(&f, x))
+        detokenize_body(x, &f);
+    fields_close(&f);
+}
+
+/* ---- /apply-template ------------------------------------------------------------------------ */
+
+static void apply_template_body(struct exchange *x, const struct fields *f)
+{
+    static const char *const own[] = {"add_generation_prompt", "dialect", "model"};
+    const char *dialect = NULL;
+    size_t n;
+    lathe_prompt p = {0};
+    if (!check_unknown(f, x, own, sizeof own / sizeof *own) ||
+        !field_text(f, "dialect", &dialect, &n))
+        return;
+    if (dialect && strcmp(dialect, "chat") != 0) {
+        (void)refuse_field(&x->failure, UNSUPPORTED_VALUE, "dialect",
+                           "dialect: '%.40s' is not supported, only chat", dialect);
+        return;
+    }
+    if (render(x, f, &p)) {
+        buf_puts(&x->reply, "{\"prompt\":");
+        json_print_string(&x->reply, p.text, p.n_text);
+        buf_printf(&x->reply, ",\"tokens\":%zu}", p.tokens.n);
+    }
+    lathe_prompt_release(&p);
+}
+
+void apply_template(struct exchange *x)
+{
+    struct fields f;
+    if (fields_open(&f, x))
+        apply_template_body(x, &f);
+    fields_close(&f);
+}

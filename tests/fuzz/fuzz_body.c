@@ -1,0 +1,58 @@
+/* Any bytes as the body of a chat request: a refusal with its condition and message, or a conversation whose parts are
+ * JSON again. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/conversation.h"
+#include "server/state.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void require_json(const char *s, bool is_array)
+{
+    struct json_doc d;
+    lathe_error err;
+    if (!s)
+        return;
+    lathe_status st = json_read(&d, s, strlen(s), &json_limits_request, &err);
+    require(st == LATHE_E_LIMIT || (!st && json_is_array(d.root) == is_array));
+    json_release(&d);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct server server;
+    struct exchange x = {.server = &server};
+    struct fields f;
+    struct chat c = {0};
+    struct buf out;
+    buf_init(&out, 1 << 20);
+    buf_init(&x.body, size + 1);
+    buf_append(&x.body, data, size);
+    bool ok = fields_open(&f, &x);
+    if (ok) {
+        ok = chat_read(&f, &c);
+        if (ok) {
+            require_json(c.conversation.messages, true);
+            require_json(c.conversation.tools, true);
+            require_json(c.conversation.kwargs, false);
+        }
+        chat_release(&c);
+    }
+    require(ok == (x.failure.condition == FINE));
+    require(ok || x.failure.message[0]);
+    failure_print(&out, &x.failure, size & 1 ? SHAPE_OPENAI : SHAPE_ANTHROPIC, "id");
+    fields_close(&f);
+    require(!json_read(&f.doc, buf_str(&out), out.len, &json_limits_request, NULL));
+    json_release(&f.doc);
+    buf_release(&out);
+    buf_release(&x.body);
+    return 0;
+}

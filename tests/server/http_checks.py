@@ -1,0 +1,310 @@
+"""What the HTTP layer answers, byte by byte where that matters."""
+
+import json
+import signal
+import socket
+import sys
+import time
+
+from serving import Answer, Checks, Server, is_, wait_until
+
+PROGRAM, MODEL = sys.argv[1], sys.argv[2]
+HELLO = {"messages": [{"role": "user", "content": "Say hello."}]}
+
+
+def check_probes(s):
+    for path in "/health", "/ready", "/livez", "/ping", "/api/hello", "/health/", "/health?x=1":
+        is_(s.send("GET", path).status, 200)
+    is_(s.send("GET", "/health").json, {"status": "ok"})
+    a = s.raw(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    is_(a.status, 200)
+
+
+def check_models(s):
+    a = s.send("GET", "/v1/models").json
+    is_([m["id"] for m in a["data"]], ["nano"])
+    is_(a["data"][0]["max_model_len"], 2048)
+    is_(a["data"][0]["aliases"], ["org/other"])
+    for name in "nano", "org/other", "org%2Fother", "nano:latest", "nano[1m]":
+        is_(s.send("GET", "/models/" + name).json["id"], "nano")
+    a = s.send("GET", "/v1/models/none")
+    is_((a.status, a.code), (404, "model_not_found"))
+
+
+def check_properties(s):
+    a = s.send("GET", "/props").json
+    is_((a["n_ctx"], a["total_slots"], a["eos_token"]), (2048, 1, "<|im_end|>"))
+    is_(len(a["chat_template_sha256"]), 64)
+    is_(s.send("GET", "/version").json["template_sha256"], a["chat_template_sha256"])
+
+
+def check_routes(s):
+    a = s.send("POST", "/props", {})
+    is_((a.status, a.code, a.headers["allow"]), (405, "method_not_allowed", "GET, HEAD, OPTIONS"))
+    a = s.send("GET", "/tokenize")
+    is_((a.status, a.headers["allow"]), (405, "POST, OPTIONS"))
+    a = s.send("POST", "/v1/v1/models", {})
+    is_((a.status, "drop one /v1" in a.json["error"]["message"]), (404, True))
+    a = s.send("POST", "/v1/messages/batches", {})
+    is_((a.status, a.json["error"]["type"]), (404, "not_found_error"))
+    is_(a.json["request_id"], a.headers["request-id"])
+    a = s.send("POST", "/v1/embeddings", {})
+    is_((a.status, "not supported" in a.json["error"]["message"]), (404, True))
+    a = s.send("GET", "/a%00b")
+    is_((a.status, a.headers["connection"]), (400, "close"))
+
+
+def check_help(s):
+    a = s.send("GET", "/help")
+    is_((a.status, a.headers["content-type"]), (200, "text/plain; charset=utf-8"))
+    is_(b"/v1/models/{id}\n" in a.body, True)
+
+
+def check_head_has_no_body(s):
+    with s.connect() as c:
+        c.sendall(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        a = Answer(c, has_body=False)
+        is_((a.status, a.headers["content-length"], a.body[:8] or b"HTTP/1.1"), (200, "15", b"HTTP/1.1"))
+
+
+def check_request_ids(s):
+    a = s.send("GET", "/health", headers=[("x-request-id", "mine-1")])
+    is_((a.headers["x-request-id"], a.headers["request-id"]), ("mine-1", "mine-1"))
+    a = s.send("GET", "/health", headers=[("x-request-id", "bad id")])
+    is_(a.headers["x-request-id"].startswith("req_"), True)
+
+
+def check_hosts(s):
+    for host in "localhost", "127.0.0.1:1", "[::1]:80", "LOCALHOST", "box.lan":
+        is_(s.send("GET", "/health", host=host).status, 200)
+    for host in "evil.com", "localhost.evil.com":
+        a = s.send("GET", "/health", host=host)
+        is_((a.status, a.code), (403, "host_not_allowed"))
+    is_(s.send("GET", "/health", host=None).status in (400, 403), True)
+    a = s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
+    is_(a.status in (400, 403), True)
+    a = s.raw(b"GET /health HTTP/1.0\r\n\r\n")
+    is_(a.status, 403)
+
+
+def check_origins(s):
+    for origin in "http://evil.com", "null", "http://localhost:1":
+        a = s.send("POST", "/tokenize", HELLO, [("Origin", origin)])
+        is_((a.status, a.code), (403, "origin_not_allowed"))
+        is_("access-control-allow-origin" in a.headers, False)
+    a = s.send("POST", "/tokenize", HELLO, [("Origin", "http://localhost")])
+    is_((a.status, "access-control-allow-origin" in a.headers), (200, False))
+    a = s.send("POST", "/tokenize", HELLO, [("Origin", "https://app.example")])
+    is_((a.status, a.headers["access-control-allow-origin"], a.headers["vary"]), (200, "https://app.example", "Origin"))
+    asked = [("Origin", "https://app.example"), ("Access-Control-Request-Headers", "x-a, x-b")]
+    a = s.send("OPTIONS", "/tokenize", headers=asked)
+    is_((a.status, a.headers["access-control-allow-headers"]), (204, "x-a, x-b"))
+    is_(a.headers["access-control-allow-methods"], "GET, POST, DELETE, OPTIONS")
+    is_("access-control-allow-credentials" in a.headers, False)
+    is_(s.send("OPTIONS", "/tokenize", headers=[("Origin", "http://evil.com")]).status, 403)
+
+
+def check_framing(s):
+    body = b"{}"
+    for extra in b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", b"Content-Length: 2\r\nContent-Length: 3\r\n":
+        a = s.raw(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + extra + b"\r\n" + body)
+        is_(a.status, 400)
+    a = s.send("POST", "/tokenize", HELLO, [("Content-Encoding", "gzip")])
+    is_((a.status, a.code), (415, "unsupported_media_type"))
+    is_(s.send("POST", "/tokenize", HELLO, [("Content-Encoding", "identity")]).status, 200)
+    is_(s.send("POST", "/tokenize", HELLO, [("Content-Type", "text/plain")]).status, 200)
+
+
+def check_heads_that_are_too_large(s):
+    is_(s.send("GET", "/" + "a" * 9000).status, 431)
+    is_(s.send("GET", "/health", headers=[("x", "y" * 70000)]).status, 431)
+    is_(s.send("GET", "/health", headers=[(f"x{i}", "y") for i in range(130)]).status, 431)
+    is_(s.send("GET", "/health", headers=[("x", "y" * 60000)]).status, 200)
+    is_(s.send("GET", "/health", headers=[("x", "y" * 400000)]).status in (0, 413, 431), True)
+
+
+def check_chunked_bodies(s):
+    data = json.dumps(HELLO).encode()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (1, data[i : i + 1]) for i in range(len(data))) + b"0\r\n\r\n"
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    is_(s.raw(head + chunks).status, 200)
+    chunks = b"".join(b"%x\r\n%s\r\n" % (100000, b" " * 100000) for i in range(40)) + b"0\r\n\r\n"
+    a = s.raw(head + chunks)
+    is_((a.status, a.code), (413, "request_too_large"))
+
+
+def check_refusals_before_the_body(s):
+    with s.connect() as c:
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n")
+        a = Answer(c)
+        is_((a.status, a.headers["connection"].lower()), (413, "close"))
+    with s.connect() as c:
+        c.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        is_(Answer(c).status, 404)
+    with s.connect() as c:
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nExpect: 100-continue\r\n\r\n")
+        is_(Answer(c, has_body=False).status, 100)
+        c.sendall(b'{"content":"a"}')
+        is_(Answer(c).status, 200)
+
+
+def check_refusals_after_the_body(s):
+    """The whole body is taken, so that the client sees the status and not a broken connection."""
+    with s.connect() as c:
+        body = b"x" * 900000
+        for path, host, status in ("/nowhere", "localhost", 404), ("/tokenize", "evil.com", 403), ("/health", "localhost", 405):
+            c.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            is_(Answer(c).status, status)
+
+
+def check_keep_alive(s):
+    with s.connect() as c:
+        for _ in range(3):
+            data = json.dumps(HELLO).encode()
+            c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            is_(Answer(c).status, 200)
+
+
+def check_tokens(s):
+    a = s.send("POST", "/tokenize", {"content": "Say hello.", "with_pieces": True}).json
+    is_("".join(t["piece"] for t in a["tokens"]), "Say hello.")
+    is_((a["count"], a["max_model_len"]), (5, 2048))
+    a = s.send("POST", "/tokenize", {"prompt": "a€🦜", "with_pieces": True, "return_token_strs": True}).json
+    joined = b"".join(p.encode() if isinstance(p, str) else bytes(p) for p in (t["piece"] for t in a["tokens"]))
+    is_(joined.decode(), "a€🦜")
+    is_(len(a["token_strs"]), a["count"])
+    plain = s.send("POST", "/tokenize", {"content": "<|im_end|>"}).json["tokens"]
+    special = s.send("POST", "/tokenize", {"content": "<|im_end|>", "parse_special": True}).json["tokens"]
+    is_((len(plain) > 1, len(special)), (True, 1))
+    is_(s.send("POST", "/detokenize", {"tokens": plain}).json["content"], "<|im_end|>")
+    a = s.send("POST", "/detokenize", {"tokens": [1, 10**9]})
+    is_((a.status, a.json["error"]["param"]), (400, "tokens[1]"))
+    for body in {}, {"content": "a", "prompt": "b"}, {"content": 1}:
+        is_(s.send("POST", "/tokenize", body).status, 400)
+
+
+def check_templates(s):
+    a = s.send("POST", "/apply-template", HELLO).json
+    b = s.send("POST", "/tokenize", HELLO).json
+    is_(a["tokens"], b["count"])
+    is_("Say hello." in a["prompt"], True)
+    off = s.send("POST", "/apply-template", dict(HELLO, reasoning_effort="none")).json["prompt"]
+    is_(off, s.send("POST", "/apply-template", dict(HELLO, enable_thinking=False)).json["prompt"])
+    is_(off != a["prompt"], True)
+    cut = s.send("POST", "/apply-template", dict(HELLO, add_generation_prompt=False)).json["prompt"]
+    is_(a["prompt"].startswith(cut) and len(cut) < len(a["prompt"]), True)
+    a = s.send("POST", "/apply-template", dict(HELLO, dialect="messages"))
+    is_((a.status, a.code), (400, "unsupported_value"))
+    a = s.send("POST", "/apply-template", dict(HELLO, surprise=1))
+    is_((a.status, a.headers["x-unknown-fields"]), (200, "surprise"))
+    a = s.send("POST", "/apply-template", {"messages": [{"role": "function", "content": "a"}]})
+    is_((a.status, a.json["error"]["param"]), (400, "messages[0].role"))
+
+
+def check_deep_and_broken_bodies(s):
+    """B101 of the shared cases: each is 400, and memory does not grow with the depth."""
+    q = '{"messages":[{"role":"user","content":"q"}],'
+    before = s.memory()
+    bodies = ['{"x":' + n * "[" + "0" + n * "]" + "}" for n in (1000, 10000, 400000)]
+    bodies += [q + '"tools":' + 3000 * "["]
+    for n in 1000, 20000:
+        schema = n * '{"properties":{"a":' + "{}" + n * "}}"
+        bodies += [q + '"tools":[{"type":"function","function":{"name":"f","parameters":' + schema + "}}]}"]
+    bodies += [100000 * '{"a":', q + '"max_tokens":1e400}', '{"messages":null}', "[]", ""]
+    for body in bodies:
+        a = s.send("POST", "/apply-template", body.encode())
+        is_((body[:60], a.status), (body[:60], 400))
+        is_(s.send("GET", "/health").status, 200)
+    is_(s.send("POST", "/apply-template", q.encode()[:-1].replace(b"q", b"\\u0000") + b"}").status, 200)
+    is_(s.memory() - before < 64 << 20, True)
+    is_(s.send("POST", "/apply-template", b'{"messages":[{"role":"user","content":"' + b"\\ud83d" + b'"}]}').status, 200)
+
+
+def check_many_values(s):
+    """The object, its two members and what is in the array: a million values in all, and one more."""
+    for more, status in (0, 200), (1, 400):
+        inside = b"0," * (1000000 - 4 + more) + b"0"
+        is_(s.send("POST", "/tokenize", b'{"content":"a","x":[' + inside + b"]}").status, status)
+
+
+def check_keys(_):
+    with Server(PROGRAM, MODEL, "--api-key", "one", "--api-key", "two", env={"LATHE_API_KEY": "three"}) as s:
+        is_(s.send("GET", "/health").status, 200)
+        a = s.send("GET", "/v1/models")
+        is_((a.status, a.code, a.headers["www-authenticate"]), (401, "invalid_api_key", "Bearer"))
+        for header in ("Authorization", "Bearer one"), ("Authorization", "bearer two"), ("x-api-key", "three"):
+            is_(s.send("GET", "/v1/models", headers=[header]).status, 200)
+        for header in ("Authorization", "one"), ("Authorization", "Bearer on"), ("x-api-key", "ones"):
+            is_(s.send("GET", "/v1/models", headers=[header]).status, 401)
+        is_(s.send("OPTIONS", "/v1/models").status, 204)
+
+
+def check_strict_fields(_):
+    with Server(PROGRAM, MODEL, "--unknown-fields", "error") as s:
+        a = s.send("POST", "/tokenize", {"content": "a", "surprise": 1})
+        is_((a.status, a.code, a.json["error"]["param"]), (400, "unsupported_parameter", "surprise"))
+
+
+def check_too_many_connections(_):
+    with Server(PROGRAM, MODEL, "--max-connections", "4") as s:
+        held = [s.connect() for _ in range(4)]
+        time.sleep(0.1)
+        a = s.send("GET", "/health")
+        is_((a.status, a.code, a.headers["connection"].lower()), (503, "server_busy", "close"))
+        is_(1 <= int(a.headers["retry-after"]) <= 60, True)
+        for c in held:
+            c.close()
+        wait_until(lambda: s.send("GET", "/health").status == 200)
+
+
+def check_body_memory(_):
+    with Server(PROGRAM, MODEL, "--max-body", "2", "--body-memory", "1") as s:
+        a = s.send("POST", "/tokenize", b'{"content":"' + b"a" * 1500000 + b'"}')
+        is_((a.status, a.code), (503, "server_busy"))
+        is_(s.send("POST", "/tokenize", HELLO).status, 200)
+
+
+def check_full_pool(s):
+    """Requests of the helper routes beyond those at work and waiting are 429; those before are answered."""
+    text = json.dumps({"content": "lorem ipsum dolor " * 50000}).encode()
+    held = []
+    for _ in range(60):
+        c = s.connect()
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        held.append(c)
+    answers = [Answer(c) for c in held]
+    statuses = [a.status for a in answers]
+    for c in held:
+        c.close()
+    is_(set(statuses) <= {200, 429}, True)
+    is_(statuses.count(200) >= 34, True)
+    for a in answers:
+        if a.status == 429:
+            is_((a.code, int(a.headers["retry-after"]) >= 1), ("queue_full", True))
+
+
+def check_signals(_):
+    with Server(PROGRAM, MODEL) as s:
+        is_(s.stop(signal.SIGINT), 0)
+    with Server(PROGRAM, MODEL, "--drain-timeout", "30") as s:
+        text = json.dumps({"content": "lorem ipsum dolor " * 55000}).encode()
+        with s.connect() as c, s.connect() as idle:
+            c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            time.sleep(0.05)
+            s.process.send_signal(signal.SIGTERM)
+            is_(Answer(c).status, 200)
+        is_(s.process.wait(30), 0)
+
+
+def check_port_in_use(s):
+    try:
+        with Server(PROGRAM, MODEL, "--port", str(s.port)) as other:
+            raise AssertionError(f"it listens on {other.port}")
+    except RuntimeError as e:
+        is_("cannot listen" in str(e) and str(s.port) in str(e), True)
+
+
+ALL = [f for name, f in list(globals().items()) if name.startswith("check_")]
+with Server(PROGRAM, MODEL, "--max-body", "3", "--allowed-host", "box.lan", "--cors-origin", "https://app.example",
+            "--alias", "nano", "--alias", "org/other") as server:
+    sys.exit(Checks("test_http").run(ALL, sys.argv[3:], server))

@@ -1,0 +1,142 @@
+"""A server under test, and raw HTTP over sockets to it. Used by the tests beside it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+
+class Server:
+    def __init__(self, program, model, *options, env=None):
+        command = [program, "serve", "-m", model, "--port", "0", "--ctx", "2048", *options]
+        environment = dict(os.environ, **(env or {}))
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+        )
+        self.port = None
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            found = re.search(r"serving .*:(\d+)$", line)
+            if found:
+                self.port = int(found.group(1))
+                break
+        if not self.port:
+            raise RuntimeError("the server did not start: " + "".join(self.lines))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        self.lines.extend(self.process.stderr)
+
+    def stop(self, how=signal.SIGTERM):
+        """The exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(30)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def memory(self):
+        """Resident bytes."""
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmRSS:\s*(\d+)", f.read()).group(1)) * 1024
+
+    def raw(self, data):
+        """Sends bytes on a connection of their own; the answer."""
+        with self.connect() as s:
+            s.sendall(data)
+            return Answer(s)
+
+    def send(self, method, path, body=None, headers=(), host="localhost"):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+        lines = [f"{method} {path} HTTP/1.1"]
+        if host is not None:
+            lines.append(f"Host: {host}")
+        lines += [f"{name}: {value}" for name, value in headers]
+        if body is not None:
+            lines.append(f"Content-Length: {len(data)}")
+        return self.raw("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+
+
+class Answer:
+    """One response, read from a socket."""
+
+    def __init__(self, s, has_body=True):
+        data = b""
+        while b"\r\n\r\n" not in data:
+            piece = s.recv(65536)
+            if not piece:
+                break
+            data += piece
+        head, _, rest = data.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        self.status = int(lines[0].split()[1]) if " " in lines[0] else 0
+        self.headers = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self.headers[name.lower()] = value.strip()
+        length = int(self.headers.get("content-length", 0)) if has_body else 0
+        while len(rest) < length:
+            piece = s.recv(65536)
+            if not piece:
+                break
+            rest += piece
+        self.body = rest
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def code(self):
+        return self.json["error"]["code"]
+
+
+class Checks:
+    """Functions named check_*, run in order; one line each and the sum at the end."""
+
+    def __init__(self, name):
+        self.name = name
+        self.passed = self.failed = self.skipped = 0
+
+    def run(self, functions, only, *args):
+        for f in functions:
+            short = f.__name__.removeprefix("check_")
+            if only and short not in only:
+                continue
+            try:
+                f(*args)
+                print(f"ok   {self.name}.{short}", flush=True)
+                self.passed += 1
+            except Exception as e:  # a failed check, whatever it is
+                line = e.__traceback__.tb_next.tb_lineno if e.__traceback__.tb_next else 0
+                print(f"FAIL {self.name}.{short}: line {line}: {type(e).__name__} {e}", flush=True)
+                self.failed += 1
+        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
+        return self.failed != 0
+
+
+def is_(got, want):
+    if got != want:
+        raise AssertionError(f"{got!r}, expected {want!r}")
+
+
+def wait_until(condition, seconds=5):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.01)

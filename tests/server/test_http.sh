@@ -1,0 +1,10 @@
+#!/bin/sh
+# The HTTP layer of `lathe serve` from outside, over raw sockets: http_checks.py against the shipped model. $LATHE is the
+# program (./lathe).
+cd "$(dirname "$0")/../.." || exit 1
+if ! command -v python3 >/dev/null; then
+    echo "skip test_http: python3 is not installed"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+exec python3 tests/server/http_checks.py "${LATHE:-./lathe}" models/nano "$@"
