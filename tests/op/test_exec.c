@@ -143,7 +143,6 @@ TEST(joined_operators_fail_under_their_name)
     b.linears_gates = do_project;
     b.gdn_mix = do_mix;
     b.joined = joined;
-    b.rmsnorm = backend_ref.rmsnorm;
     exec_init(&x, &b, &whole, room, sizeof room);
     for (int i = 0; i < 8; i++) {
         whole = i < 4;
