@@ -355,8 +355,24 @@ static int numbers(const char *s, int32_t *out, int most)
     return n;
 }
 
+/* Is the value of an option one of these words, which end with NULL? */
+static bool is_word(const char *option, const char *value, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (strcmp(value, words[i]) == 0)
+            return true;
+    fprintf(stderr, "profile: %s is \"%s\", expected", option, value);
+    for (int i = 0; words[i]; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", words[i]);
+    fprintf(stderr, "\n");
+    return false;
+}
+
 int main(int argc, char **argv)
 {
+    static const char *const phases[] = {"verify", "decode", "prefill", "draft", NULL};
+    static const char *const kvs[] = {"bf16", "fp8", NULL};
+    static const char *const maths[] = {"bf16", "fp8", "nvfp4", NULL};
     const char *dir = "models/nano", *rows = "1,8", *ctx = "0", *phase = "verify", *kv = "bf16";
     const char *math = "bf16";
     const char *spec = "dflash2", *draft_dir = NULL;
@@ -388,6 +404,9 @@ int main(int argc, char **argv)
             return 2;
         }
     }
+    if (!is_word("--phase", phase, phases) || !is_word("--kv", kv, kvs) ||
+        !is_word("--prefill-math", math, maths))
+        return 2;
     static struct opened o;
     lathe_error err;
     int32_t T[16], at[16], most = 16, last = 0;
