@@ -167,31 +167,38 @@ static int32_t room(const struct lathe_engine *e, const struct slot *s)
     return k > tokens && e->spec.acceptance == ACCEPT_STRICT ? tokens : k;
 }
 
+/* Sets what a request for d->most drafts asks of one source; returns how many, 0: they do not pay now. */
+static int32_t set_most_from(struct lathe_engine *e, lathe_request *r, struct draft_request *d,
+                             enum draft_source from, struct adapt_load load)
+{
+    const struct spec *sp = &e->spec;
+    int32_t limit = sp->info.max_from[from] < d->most ? sp->info.max_from[from] : d->most;
+    int32_t usual = sp->info.usual_from[from] < limit ? sp->info.usual_from[from] : limit, k = 0;
+    if (!sp->adaptive) {
+        d->most_from[from] = e->options.draft_k > 0 ? limit : 0;
+        return limit;
+    }
+    if (limit > 0)
+        k = adapt_choose(&r->adapt, &sp->costs, from, usual, limit, load);
+    d->most_from[from] = k > 0 ? k : -1;
+    return k;
+}
+
 /* Sets what a request asks for; false if drafts do not pay now. */
 static bool set_most(struct lathe_engine *e, lathe_request *r, struct draft_request *d,
                      int32_t most, int32_t n_others)
 {
-    struct spec *sp = &e->spec;
-    d->most = most;
-    for (int s = 0; s < DRAFT_SOURCES && e->options.draft_k > 0; s++)
-        d->most_from[s] = sp->info.max_from[s] < most ? sp->info.max_from[s] : most;
-    if (!sp->adaptive)
-        return true;
     struct adapt_load load = {n_others, n_others};
-    bool any = false;
-    int32_t k[DRAFT_SOURCES], longest = 0;
+    int32_t longest = 0;
+    d->most = most;
     for (int s = 0; s < DRAFT_SOURCES; s++) {
-        int32_t limit = sp->info.max_from[s] < most ? sp->info.max_from[s] : most;
-        int32_t usual = sp->info.usual_from[s] < limit ? sp->info.usual_from[s] : limit;
-        k[s] = limit > 0
-                   ? adapt_choose(&r->adapt, &sp->costs, (enum draft_source)s, usual, limit, load)
-                   : 0;
-        d->most_from[s] = k[s] > 0 ? k[s] : -1;
-        any |= k[s] > 0;
-        longest = k[s] > longest ? k[s] : longest;
+        int32_t k = set_most_from(e, r, d, (enum draft_source)s, load);
+        longest = k > longest ? k : longest;
     }
+    if (!e->spec.adaptive)
+        return true;
     d->most = longest > 0 ? longest : 1;
-    return any;
+    return longest > 0;
 }
 
 static int32_t n_decoding(const struct lathe_engine *e)
@@ -222,6 +229,35 @@ void spec_note_round(struct lathe_engine *e, lathe_request *r, const struct draf
     adapt_note_round(&e->spec.all, d->source, d->n, n_accepted);
 }
 
+/* What the slot asks the drafter for, but for how much. */
+static struct draft_request request_of(struct lathe_engine *e, struct slot *s)
+{
+    const struct spec *sp = &e->spec;
+    int32_t slot = (int32_t)(s - e->slots);
+    s->token[s->n_committed] = s->next;
+    return (struct draft_request){
+        .slot = slot,
+        .pos = s->n_committed,
+        .anchor = s->next,
+        .sampler = s->request->sampler,
+        .history = s->token,
+        .law = sp->law ? sp->law + (size_t)slot * (size_t)sp->draft_k : NULL,
+    };
+}
+
+bool spec_differs(struct lathe_engine *e, struct slot *s)
+{
+    struct spec *sp = &e->spec;
+    int32_t most = room(e, s);
+    if (!sp->ops || !sp->ops->differs || most < 1)
+        return false;
+    struct draft_request d = request_of(e, s);
+    struct adapt_load alone = {0, 0};
+    d.most = most;
+    set_most_from(e, s->request, &d, DRAFT_LOOKUP, alone);
+    return sp->ops->differs(sp->drafter, &d);
+}
+
 int32_t spec_propose(struct lathe_engine *e)
 {
     struct spec *sp = &e->spec;
@@ -235,17 +271,8 @@ int32_t spec_propose(struct lathe_engine *e)
         int32_t most = room(e, s);
         if (most < 1)
             continue;
-        s->token[s->n_committed] = s->next;
-        sp->request[n] = (struct draft_request){
-            .slot = i,
-            .pos = s->n_committed,
-            .anchor = s->next,
-            .sampler = s->request->sampler,
-            .history = s->token,
-            .law = sp->law ? sp->law + (size_t)i * (size_t)sp->draft_k : NULL,
-        };
-        if (set_most(e, s->request, &sp->request[n], most, n_decoding(e) - 1))
-            n++;
+        sp->request[n] = request_of(e, s);
+        n += set_most(e, s->request, &sp->request[n], most, n_decoding(e) - 1);
     }
     lathe_error err;
     if (n && sp->ops->propose(sp->drafter, sp->request, n, &err)) {

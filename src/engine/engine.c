@@ -304,6 +304,7 @@ void lathe_engine_close(lathe_engine *e)
         for (int32_t i = 0; i < e->options.n_slots; i++)
             free(e->slots[i].token);
     free(e->slots);
+    ahead_close(e);
     step_close(&e->step);
     unprepare(e);
     engine_drop(e);

@@ -42,6 +42,22 @@ struct spec {
     struct draft_law *law;         /* [n_slots, draft_k] with rejection sampling, else NULL */
 };
 
+enum { AHEAD_ENDS = 4 }; /* lengths of a context that rounds are captured for, at most */
+
+/* Rounds that the device decides, of one slot that decodes alone: the next one runs while the host reads the last one's
+ * tokens. */
+struct ahead {
+    bool is_on;            /* where it gains something: where the backend captures schedules */
+    int32_t most_rows;     /* of a round, an anchor and drafts; 0: the host decides them all */
+    struct slot *slot;     /* whose rounds run; NULL: nobody's */
+    int32_t n_run, n_read; /* since the slot's first: rounds that were launched, and read */
+    int32_t rows[ROUND_REPORTS]; /* of round i in place i % ROUND_REPORTS */
+    double read_ms;              /* when the last one was */
+    struct adapt_costs costs;    /* of rounds by their rows, all in all */
+    /* Of a round, by what its positions are below and by its rows. */
+    void *graph[AHEAD_ENDS][RESIDENT_ROWS + 1];
+};
+
 enum dtype engine_dtype(lathe_dtype d);
 
 struct lathe_engine {
@@ -60,6 +76,7 @@ struct lathe_engine {
     struct sample_scratch scratch; /* the scheduler's */
     struct slot *slots;            /* [n_slots] */
     struct spec spec;
+    struct ahead ahead;
     int32_t last_prefill; /* slot that had the last prompt step, for fairness */
 
     pthread_t thread;
@@ -92,6 +109,26 @@ void engine_fail(struct lathe_engine *e, const lathe_error *err);
 /* Makes a free slot that of an empty sequence. */
 void slot_wipe(struct lathe_engine *e, struct slot *s);
 
+/* For ahead.c. A slot's round begins; the token after its sequence, which is at `position`, is published, true if the
+ * request goes on; what that decided is carried out, once the state is that of the published tokens. logits are
+ * looked at for a request that wants their probabilities. A round that failed ends the slot's request. */
+void round_begin(struct slot *s);
+bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t id,
+                   int32_t position);
+void round_settle(struct lathe_engine *e, struct slot *s);
+void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err);
+
+/* ahead.c */
+/* How many rows rounds have; and where the backend captures schedules, rounds for all lengths of a context, through
+ * slot 0, of which the drafter knows pos >= 1 positions; one of them is run. */
+lathe_status ahead_open(struct lathe_engine *e, int32_t pos, lathe_error *err);
+void ahead_close(struct lathe_engine *e);
+/* The slot that decodes alone, if the device can decide its rounds; else NULL. */
+struct slot *ahead_slot(struct lathe_engine *e);
+/* Reads one of the slot's rounds, with the next one running. False if the device could not decide it: the slot is as it
+ * was. */
+bool ahead_round(struct lathe_engine *e, struct slot *s);
+
 /* drafting.c */
 lathe_status spec_open(struct lathe_engine *e, lathe_error *err);
 void spec_close(struct lathe_engine *e);
@@ -103,6 +140,8 @@ void spec_note_round(struct lathe_engine *e, lathe_request *r, const struct draf
                      int32_t n_accepted);
 /* Fills e->spec.request with proposals for the slots that decode; returns how many slots have some. */
 int32_t spec_propose(struct lathe_engine *e);
+/* Would the drafter propose to the slot what rounds of the device do not? */
+bool spec_differs(struct lathe_engine *e, struct slot *s);
 /* Tells the drafter of rows [first_row, first_row + n) of the last step. */
 lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,
                             int32_t n, lathe_error *err);

@@ -26,6 +26,7 @@ lathe_status output_open(struct output *o, const struct output_options *options,
         .sink = publish,
         .sink_ctx = options->events,
     };
+    o->ends_by_text = p.n_stop > 0 || p.tools;
     o->text = options->text;
     o->events = options->events;
     return parser_open(&o->parser, &p, err);

@@ -21,6 +21,7 @@ struct output {
     const struct lathe_text *text;
     struct events *events;
     struct parser *parser;
+    bool ends_by_text; /* a stop string or what stands behind a call may end it */
 };
 
 lathe_status output_open(struct output *o, const struct output_options *options, lathe_error *err);

@@ -13,7 +13,7 @@ struct state_options plan_state_options(const struct lathe_engine *e)
         .kv = engine_dtype(o->kv),
         .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx,
-        .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 0,
+        .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 1,
     };
 }
 
@@ -58,6 +58,8 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
     p->kv_per_token = kv_cache_bytes_per_token(&e->state.kv.shape);
     p->recurrent = recurrent_bytes(&e->state.recurrent.shape);
     p->kv = m->cache.used - p->recurrent - record;
+    if (!e->spec.ops)
+        p->recurrent += record;
 
     struct step_options step = plan_step_options(e);
     size_t workspace;
@@ -72,7 +74,7 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
     size_t before = taken(m);
     if (e->spec.ops)
         st = e->spec.ops->place(e->spec.drafter, e->options.n_ctx, m, err);
-    p->drafter = taken(m) - before + record;
+    p->drafter = taken(m) - before + (e->spec.ops ? record : 0);
     p->total = taken(m);
     p->mapped = e->backend->is_host ? m->weights.used : 0;
     p->n_ctx = e->options.n_ctx;

@@ -23,6 +23,8 @@ void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, co
     lathe_request *r = s->request;
     s->request = NULL;
     s->phase = SLOT_FREE;
+    if (e->ahead.slot == s)
+        e->ahead.slot = NULL;
     request_finish(r, finish, text, err);
     scheduler_detach(e, r);
 }
@@ -48,7 +50,7 @@ void engine_fail(struct lathe_engine *e, const lathe_error *err)
 }
 
 /* A failure inside a step or of its numbers: the slot's state may be torn, so it is wiped. */
-static void fail_slot(struct lathe_engine *e, struct slot *s, const lathe_error *err)
+void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err)
 {
     if (err->status == LATHE_E_DEVICE) {
         engine_fail(e, err);
@@ -125,30 +127,23 @@ static lathe_status choose(struct lathe_engine *e, struct slot *s, int32_t i,
     return st ? st : verify_choose(sampler, &e->scratch, e->spec.acceptance, row, id, &s->err);
 }
 
-/* Chooses the token after the slot's sequence, which is at `position`, by row i of the logits, and publishes
- * it. True if the request goes on; *id is then in the sequence. */
-static bool next_token(struct lathe_engine *e, struct slot *s, int32_t i, struct verify_row *row,
-                       int32_t position, int32_t *id)
+bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t id,
+                   int32_t position)
 {
     lathe_request *r = s->request;
     int32_t finish;
-    if (choose(e, s, i, row, id)) {
-        explain_nonfinite(e, &s->err);
-        s->ended = true;
-        return false;
-    }
-    sampler_commit(r->sampler, id, 1);
+    sampler_commit(r->sampler, &id, 1);
     r->usage.completion_tokens++;
     bool armed = r->usage.completion_tokens > r->min_tokens;
     if (r->n_logprobs >= 0)
-        push_token_info(e, r, row->logits, *id, position);
-    if (armed && is_stop_id(r, *id)) {
+        push_token_info(e, r, logits, id, position);
+    if (armed && is_stop_id(r, id)) {
         end(s, LATHE_FINISH_STOP);
         return false;
     }
     if (output_is_thinking(&r->output))
         r->usage.reasoning_tokens++;
-    if (output_token(&r->output, *id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
+    if (output_token(&r->output, id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
         s->ended = true;
     else if (finish >= 0)
         end(s, (lathe_finish)finish);
@@ -157,21 +152,32 @@ static bool next_token(struct lathe_engine *e, struct slot *s, int32_t i, struct
     return !s->ended;
 }
 
-/* Carries out what next_token decided, once the state is that of the published tokens. */
-static void settle(struct lathe_engine *e, struct slot *s)
+/* Chooses the token after the slot's sequence, which is at `position`, by row i of the logits, and publishes
+ * it. True if the request goes on; *id is then in the sequence. */
+static bool next_token(struct lathe_engine *e, struct slot *s, int32_t i, struct verify_row *row,
+                       int32_t position, int32_t *id)
+{
+    if (!choose(e, s, i, row, id))
+        return round_publish(e, s, row->logits, *id, position);
+    explain_nonfinite(e, &s->err);
+    s->ended = true;
+    return false;
+}
+
+void round_settle(struct lathe_engine *e, struct slot *s)
 {
     events_show(&s->request->events);
     if (!s->ended)
         return;
     if (s->err.status == LATHE_E_NUMERIC)
-        fail_slot(e, s, &s->err);
+        round_fail(e, s, &s->err);
     else if (s->err.status)
         slot_finish(e, s, LATHE_FINISH_ERROR, NULL, &s->err);
     else
         slot_conclude(e, s, s->finish);
 }
 
-static void begin(struct slot *s)
+void round_begin(struct slot *s)
 {
     s->ended = false;
     s->err.status = LATHE_OK;
@@ -231,7 +237,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
         st = project(e, &last, 1, n_best_of(e, r), &err);
     if (st) {
         explain_nonfinite(e, &err);
-        fail_slot(e, s, &err);
+        round_fail(e, s, &err);
         return;
     }
     memcpy(s->token + pos, r->prompt + pos, (size_t)n * sizeof *s->token);
@@ -247,10 +253,10 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
         return;
     }
     struct verify_row row = {.draft = -1};
-    begin(s);
+    round_begin(s);
     if (next_token(e, s, 0, &row, s->n_committed, &s->next))
         s->phase = SLOT_DECODE;
-    settle(e, s);
+    round_settle(e, s);
 }
 
 /* Judges the rows of one slot, from the batch's `first` on: publishes tokens as long as drafts are
@@ -259,7 +265,7 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
                      int32_t first)
 {
     int32_t n_draft = d ? d->n : 0, kept = 0;
-    begin(s);
+    round_begin(s);
     for (bool goes_on = true; goes_on && kept <= n_draft; kept++) {
         struct verify_row row = {
             .draft = kept < n_draft ? d->draft[kept] : -1,
@@ -305,13 +311,17 @@ static int32_t n_best_of_batch(const struct lathe_engine *e)
 static void fail_batch(struct lathe_engine *e, const lathe_error *err)
 {
     for (int32_t i = 0; i < e->step.batch.n_seqs; i++)
-        fail_slot(e, &e->slots[e->step.batch.seq[i].slot], err);
+        round_fail(e, &e->slots[e->step.batch.seq[i].slot], err);
 }
 
 bool decode_round(struct lathe_engine *e)
 {
     struct step *step = &e->step;
     lathe_error err;
+    struct slot *alone = ahead_slot(e);
+    if (alone && ahead_round(e, alone))
+        return true;
+    e->ahead.slot = NULL;
     double began = clock_ms();
     int32_t n_drafted = spec_propose(e);
     bool any = false;
@@ -366,7 +376,7 @@ bool decode_round(struct lathe_engine *e)
         stats->draft_ms += drafted - began;
         stats->verify_ms += verified - drafted;
         stats->commit_ms += committed - verified;
-        settle(e, s);
+        round_settle(e, s);
     }
     return true;
 }

@@ -1,5 +1,6 @@
 /* A device loads a kernel, and a library's choice for a shape, when it is first used: a short prompt, a decoded row and
- * rounds of every length go through slot 0, so that the first request does not wait for them. */
+ * rounds of every length go through slot 0, so that the first request does not wait for them. Then the rounds that the
+ * device decides are captured. */
 #include <string.h>
 
 #include "engine/engine.h"
@@ -67,7 +68,7 @@ lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
         most = e->options.prefill_chunk;
     int32_t n = most < PROMPT_ROWS ? most : PROMPT_ROWS;
     if (e->backend->is_host || n < 1)
-        return LATHE_OK;
+        return ahead_open(e, 0, err);
     memset(e->slots[0].token, 0, (size_t)e->options.n_ctx * sizeof(int32_t));
     lathe_status st = pass(e, PHASE_PREFILL, 0, n, 1, err);
     if (!st)
@@ -76,6 +77,11 @@ lathe_status warm_up(struct lathe_engine *e, lathe_error *err)
         st = warm_rounds(e, n + 1, err);
     if (!st)
         st = e->backend->wait(e->stream, err);
+    slot_wipe(e, &e->slots[0]);
+    if (!st && e->backend->capture)
+        st = pass(e, PHASE_DECODE, 0, 1, 1, err);
+    if (!st)
+        st = ahead_open(e, 1, err);
     slot_wipe(e, &e->slots[0]);
     return st;
 }

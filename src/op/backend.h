@@ -131,6 +131,22 @@ struct pair_scores_args {
     struct tensor y, u, prev, id, g;
     const struct weight *A, *B;
 };
+struct penalise_args {
+    struct tensor logits;
+    int32_t first;
+    const struct resident *r;
+    const struct history *h;
+};
+struct walk_args {
+    struct tensor token, id, score;
+    const struct history *h;
+};
+struct advance_args {
+    struct resident *r;
+    int32_t n_rows;
+    const struct history *h;
+    struct round_report *report;
+};
 
 /* What linear multiplies a prompt's rows in. */
 enum prompt_math {
@@ -147,6 +163,13 @@ enum prompt_math {
 struct load {
     void *to;         /* memory of the backend */
     const void *from; /* mapped */
+    size_t bytes;
+};
+
+/* Bytes of the host whose like the backend's memory has. */
+enum { MAX_HOMES = 2 };
+struct home {
+    const void *host, *device;
     size_t bytes;
 };
 
@@ -171,7 +194,10 @@ struct load {
     X(ring_append)                                                                                 \
     X(block_attention)                                                                             \
     X(top_k)                                                                                       \
-    X(pair_scores)
+    X(pair_scores)                                                                                 \
+    X(penalise)                                                                                    \
+    X(walk)                                                                                        \
+    X(advance)
 
 struct backend {
     const char *name;
@@ -207,6 +233,17 @@ struct backend {
     lathe_status (*copy_out)(void *stream, void *dst, const void *src, size_t bytes,
                              lathe_error *err);
     lathe_status (*wait)(void *stream, lathe_error *err);
+    /* A schedule that is run again and again: between capture and captured its operators are noted, not run; replay runs
+     * them in one go. Where they are given an array of the host that lies in one of n homes, n <= MAX_HOMES, a batch of
+     * one sequence or a small table, it is the device's that counts when they run. *graph, NULL after a
+     * failure, is valid until it is released. NULL, all four: there is no such thing. */
+    lathe_status (*capture)(void *stream, const struct home *home, int n, lathe_error *err);
+    lathe_status (*captured)(void *stream, void **graph, lathe_error *err);
+    lathe_status (*replay)(void *stream, void *graph, lathe_error *err);
+    void (*release)(void *stream, void *graph); /* NULL is allowed */
+    /* Notes the end of the work so far as i, of [0, ROUND_REPORTS); waits for what was noted last as i. */
+    void (*mark)(void *stream, int i);
+    lathe_status (*await)(void *stream, int i, lathe_error *err);
     /* The device's own stream, for clocks; NULL on the host. */
     void *(*native)(void *stream);
     /* Puts codes and scales of matrices that only linear reads in the order of its kernels, where it has one that

@@ -31,6 +31,9 @@ struct batch {
     const int32_t (*rope_pos)[3]; /* [T]: rotary positions time, height, width; all equal pos[t] for
                                      text */
     const struct batch_seq *seq;  /* [n_seqs], in row order, covering all rows */
+    /* Positions stay below it, whatever `pos` says now: set where the arrays change before the batch is run. 0
+     * elsewhere. */
+    int32_t end_pos;
 };
 
 /* Memory for the arrays of a batch that is built sequence by sequence. */

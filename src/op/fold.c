@@ -5,7 +5,7 @@ static bool rows_fit(const struct batch_seq *seq, int32_t n_seqs, int64_t n_rows
 {
     for (int32_t i = 0; i < n_seqs; i++) {
         const struct batch_seq *s = &seq[i];
-        if (s->slot < 0 || s->slot >= n_slots || s->n_rows < 1 || s->first_row < 0 ||
+        if (s->slot < 0 || s->slot >= n_slots || s->n_rows < 0 || s->first_row < 0 ||
             s->first_row + (int64_t)s->n_rows > n_rows)
             return false;
     }

@@ -15,6 +15,7 @@
 
 #include "op/batch.h"
 #include "op/exec.h"
+#include "op/resident.h"
 #include "quant/formats.h"
 #include "tensor/tensor.h"
 
@@ -157,7 +158,7 @@ struct fold_layers {
 };
 
 /* The commit of a verify batch, in all layers: advances S by the first n_rows rows of each sequence, which
- * may be fewer than were verified, with the arithmetic of op_gated_delta_rule: the same bits as if those
+ * may be fewer than were verified, or none, with the arithmetic of op_gated_delta_rule: the same bits as if those
  * rows had been decoded. S and the recorded qkv, g and beta are the first layer's. `seq` [n_seqs] gives
  * slots and rows; no slot occurs twice. */
 void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, struct tensor g,
@@ -252,6 +253,32 @@ void op_top_k(struct exec *x, struct tensor value, struct tensor id, struct tens
 void op_pair_scores(struct exec *x, struct tensor y, struct tensor u, struct tensor prev,
                     struct tensor id, struct tensor g, const struct weight *A,
                     const struct weight *B);
+
+/* logits [T, n] F32, row j: the logits of ids of the history and of r->token[1 .. first + j], which count as if they were
+ * in it, with their penalties. first + T <= RESIDENT_ROWS. */
+void op_penalise(struct exec *x, struct tensor logits, int32_t first, const struct resident *r,
+                 const struct history *h);
+
+/* The path of best pairs: token[i] is of the candidates id[i,:] the one with the largest finite score behind token[i - 1],
+ * score[i, p * k + c] with p the place of token[i - 1] in id[i - 1,:]; of the first row p = 0; of equal scores the lower
+ * id. Scores have the penalties of the history and of token[0 .. i). Where there is none, and from there on,
+ * token[i] = 0.
+ *   token [n] I32;  id [n, k] I32, -1 where there is no candidate;  score [n, k * k] F32; n < RESIDENT_ROWS. */
+void op_walk(struct exec *x, struct tensor token, struct tensor id, struct tensor score,
+             const struct history *h);
+
+/* The end of a round of T = n_rows rows, by greedy choice. best[j] of logit[j] is the token behind row j, decided if
+ * it is an id and its logit a number that is not infinity. Rows are judged in order as long as they are decided; row
+ * j + 1 if best[j] is its token and none of `stop`. With n the rows that were judged and decided
+ *   keep = seq[T] with n rows, behind the same one position earlier,  kept_token, kept_pos and kept_rope_pos = token,
+ *   pos and rope_pos,  report = best[0 .. n);  then
+ *   token[0] = block_token[0] = best[n - 1],  pos, rope_pos and the positions of seq, one and block n more
+ *   best[0 .. n) are of the history
+ * where n = 0 keep and behind have no rows and all else stays what it was. n_rounds is one more, the report that of place
+ * n_rounds % ROUND_REPORTS before.
+ *   r is the backend's memory, report [ROUND_REPORTS] from alloc_host. */
+void op_advance(struct exec *x, struct resident *r, int32_t n_rows, const struct history *h,
+                struct round_report *report);
 
 /* y[i,:] = in[row[i],:].  y [n, cols] and in [T, cols] of the same dtype; y may be columns of a wider
  * tensor. row NULL: all rows in order, n = T. */

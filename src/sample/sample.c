@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/resident.h"
 #include "sample/noise.h"
 
 #define BIAS_EDGE 100.0F /* a bias this far from 0 is a rule, not a number */
@@ -264,24 +265,17 @@ static void keep_forced(const struct sampler *s, struct sample_scratch *w)
         w->row[w->cand[i].id] = w->cand[i].logit;
 }
 
-/* The logit of an id that a penalty touches. */
-static float penalised(const struct sampler *s, int32_t id, float logit)
+static struct penalties penalties_of(const struct sampler *s)
 {
-    const lathe_sampling *o = &s->o;
-    int32_t count = s->count[id];
-    float x = logit;
-    if (o->repetition_penalty != 1)
-        x = x > 0 ? x / o->repetition_penalty : x * o->repetition_penalty;
-    if (count > 0)
-        x -= o->frequency_penalty * (float)count + o->presence_penalty;
-    /* -infinity stays what only a mask makes. */
-    return logit == -INFINITY ? logit : x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+    return (struct penalties){s->o.repetition_penalty, s->o.frequency_penalty,
+                              s->o.presence_penalty, s->has_penalty ? s->n_seen : -1};
 }
 
 static void penalise(const struct sampler *s, float *row)
 {
+    const struct penalties p = penalties_of(s);
     for (int32_t i = 0; i < s->n_seen; i++)
-        row[s->seen[i]] = penalised(s, s->seen[i], row[s->seen[i]]);
+        row[s->seen[i]] = penalised(&p, row[s->seen[i]], s->count[s->seen[i]]);
 }
 
 /* The row after bias, bans and penalties: `logits` itself where nothing changes it. */
@@ -400,6 +394,24 @@ int32_t sampler_best(const struct sampler *s)
     return k <= SAMPLE_MAX_BEST ? (int32_t)k : 0;
 }
 
+bool sampler_takes_best(const struct sampler *s)
+{
+    return s->o.temperature == 0 && s->o.n_bias == 0 && s->n_ban == 0 &&
+           (s->n_end == 0 || s->n_generated >= s->min_tokens);
+}
+
+void sampler_history(const struct sampler *s, const struct history *h)
+{
+    *h->p = penalties_of(s);
+    if (!s->has_penalty)
+        return;
+    memset(h->times, 0, (size_t)s->ids->n_vocab * sizeof *h->times);
+    for (int32_t i = 0; i < s->n_seen; i++) {
+        h->seen[i] = s->seen[i];
+        h->times[s->seen[i]] = 1 + s->count[s->seen[i]];
+    }
+}
+
 static bool is_in(const int32_t *id, int32_t n, int32_t x)
 {
     for (int32_t i = 0; i < n; i++)
@@ -416,8 +428,9 @@ static float adjusted(const struct sampler *s, int32_t id, float x, bool suppres
             x += s->bias[i].bias > -BIAS_EDGE ? s->bias[i].bias : -INFINITY;
     if (is_in(s->ban, s->n_ban, id) || (suppress && is_in(s->end_id, s->n_end, id)))
         return -INFINITY;
+    const struct penalties p = penalties_of(s);
     if (s->has_penalty && (s->count[id] > 0 || (s->in_prompt && s->in_prompt[id])))
-        x = penalised(s, id, x);
+        x = penalised(&p, x, s->count[id]);
     return x;
 }
 

@@ -71,6 +71,12 @@ int32_t sampler_best(const struct sampler *s);
 bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct logits_best *best,
                        const int32_t *draft, int32_t n_draft, int32_t *id);
 
+/* Is the choice the best of a row once it has its penalties, whatever comes? And the history that they follow, whose
+ * arrays have room for n_vocab. */
+bool sampler_takes_best(const struct sampler *s);
+struct history;
+void sampler_history(const struct sampler *s, const struct history *h);
+
 /* The law that sampler_pick draws from in the same place: its *n >= 1 tokens in order of ids, their weights
  * being probabilities. `law` has room for n_vocab, or is w->cand. Fails as sampler_pick does. */
 lathe_status sampler_law(struct sampler *s, struct sample_scratch *w, const float *logits,

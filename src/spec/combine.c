@@ -142,6 +142,35 @@ static lathe_status combine_propose(struct drafter *d, struct draft_request *r, 
     return st;
 }
 
+static bool combine_ready(struct drafter *d, struct resident *r, int32_t most, struct home *home)
+{
+    return d->ops->ready(d->model, r, most, home);
+}
+
+static lathe_status combine_reach(struct drafter *d, int32_t slot, int32_t end_pos,
+                                  lathe_error *err)
+{
+    return d->ops->reach(d->model, slot, end_pos, err);
+}
+
+static lathe_status combine_draft(struct drafter *d, const struct resident *r,
+                                  struct resident *there, int32_t n_rows, const struct history *h,
+                                  const struct round_rows *last, int32_t end_pos, lathe_error *err)
+{
+    return d->ops->draft(d->model, r, there, n_rows, h, last, end_pos, err);
+}
+
+static void combine_followed(struct drafter *d, const struct committed *c)
+{
+    (void)drafter_ngram.committed(d->lookup, c, NULL); /* which they follow */
+    d->ops->followed(d->model, c);
+}
+
+static bool combine_differs(struct drafter *d, struct draft_request *r)
+{
+    return !ask_lookup(d, r, 1, NULL) && is_copy(d, r);
+}
+
 static void combine_rewind(struct drafter *d, int32_t slot, int32_t n)
 {
     drafter_ngram.rewind(d->lookup, slot, n);
@@ -201,6 +230,11 @@ const struct drafter_ops drafter_mtp_ngram = {
     .info = combine_info,
     .committed = combine_committed,
     .propose = combine_propose,
+    .ready = combine_ready,
+    .reach = combine_reach,
+    .draft = combine_draft,
+    .followed = combine_followed,
+    .differs = combine_differs,
     .rewind = combine_rewind,
     .save = combine_save,
     .load = combine_load,
@@ -214,6 +248,11 @@ const struct drafter_ops drafter_dflash2_ngram = {
     .info = combine_info,
     .committed = combine_committed,
     .propose = combine_propose,
+    .ready = combine_ready,
+    .reach = combine_reach,
+    .draft = combine_draft,
+    .followed = combine_followed,
+    .differs = combine_differs,
     .rewind = combine_rewind,
     .save = combine_save,
     .load = combine_load,

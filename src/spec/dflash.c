@@ -299,6 +299,55 @@ static lathe_status dflash_propose(struct drafter *d, struct draft_request *r, i
     return exec_end(&d->x, err);
 }
 
+/* ---- Rounds of a resident sequence --------------------------------------------------------------- */
+
+static bool dflash_ready(struct drafter *d, struct resident *r, int32_t most, struct home *home)
+{
+    const struct dflash_config *c = &d->config;
+    struct dflash_context *x = &d->context;
+    if (c->kind != DFLASH_SELECTOR || c->has_confidence || c->block > RESIDENT_ROWS ||
+        most > 1 + d->max_draft || x->frontier[r->block.slot] != r->block.pos)
+        return false;
+    r->block.n_rows = c->block;
+    for (int32_t i = 1; i < c->block; i++)
+        r->block_token[i] = c->mask_token;
+    dflash_context_send(x);
+    size_t n = (size_t)c->dims.n_layers * (size_t)x->n_slots;
+    *home = (struct home){x->first, x->device_first, n * sizeof *x->first};
+    return true;
+}
+
+static lathe_status dflash_reach(struct drafter *d, int32_t slot, int32_t end_pos, lathe_error *err)
+{
+    (void)d, (void)slot, (void)end_pos, (void)err;
+    return LATHE_OK;
+}
+
+static lathe_status dflash_draft(struct drafter *d, const struct resident *r,
+                                 struct resident *there, int32_t n_rows, const struct history *h,
+                                 const struct round_rows *last, int32_t end_pos, lathe_error *err)
+{
+    struct batch kept, block;
+    struct tensor anchor = tensor_2d(&there->token[0], DT_I32, 1, 1);
+    resident_kept(&kept, r, end_pos);
+    resident_block(&block, r, end_pos);
+    exec_begin(&d->x);
+    if (kept.n_rows > 0)
+        dflash_append(&d->x, d, tensor_rows(last->feature, 0, kept.n_rows), &kept);
+    if (n_rows > 1) {
+        struct tensor rows = exec_tmp(&d->x, d->o.act, block.n_rows, d->config.dims.hidden);
+        dflash_block(&d->x, d, rows, &block);
+        dflash_walk_there(&d->x, d, rows, anchor, tensor_1d(&there->token[1], DT_I32, n_rows - 1),
+                          h);
+    }
+    return exec_end(&d->x, err);
+}
+
+static void dflash_followed(struct drafter *d, const struct committed *c)
+{
+    d->context.frontier[c->slot] = c->pos + c->n;
+}
+
 static void dflash_rewind(struct drafter *d, int32_t slot, int32_t n)
 {
     dflash_context_rewind(&d->context, slot, n);
@@ -324,6 +373,10 @@ const struct drafter_ops drafter_dflash2 = {
     .info = dflash_info,
     .committed = dflash_committed,
     .propose = dflash_propose,
+    .ready = dflash_ready,
+    .reach = dflash_reach,
+    .draft = dflash_draft,
+    .followed = dflash_followed,
     .rewind = dflash_rewind,
     .save = dflash_save,
     .load = dflash_load,

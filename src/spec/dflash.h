@@ -91,9 +91,10 @@ struct dflash_context {
     const struct dflash_config *c; /* borrowed, as are backend and stream */
     const struct backend *backend;
     void *stream;
-    struct kv_ring *ring; /* [n_layers] */
-    int32_t *first;       /* [n_layers, n_slots]: rings' first positions */
-    int32_t *frontier;    /* [n_slots]: positions below it are there, or out of the window */
+    struct kv_ring *ring;  /* [n_layers] */
+    int32_t *first;        /* [n_layers, n_slots]: rings' first positions */
+    int32_t *device_first; /* the same in the backend's memory, as of dflash_context_send */
+    int32_t *frontier;     /* [n_slots]: positions below it are there, or out of the window */
     int32_t n_slots, n_ctx;
     enum dtype kv;
 };
@@ -103,6 +104,7 @@ lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_c
                                  const struct drafter_options *o, int32_t n_ctx,
                                  struct region *cache, lathe_error *err);
 void dflash_context_close(struct dflash_context *x); /* no-op on a zeroed struct */
+void dflash_context_send(const struct dflash_context *x);
 void dflash_context_rewind(struct dflash_context *x, int32_t slot, int32_t n);
 lathe_status dflash_context_save(const struct dflash_context *x, int32_t slot, struct buf *out,
                                  lathe_error *err);
@@ -147,5 +149,9 @@ void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, cons
  * "selector_scores" of step i as layer i, a request at a time. */
 void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draft_request *r,
                  int32_t n, int32_t most);
+/* The best drafts behind anchor [1, 1] I32 of the block whose rows are h, without a look at them: token [most] I32. With
+ * a selector, and no confidence that may end a chain. */
+void dflash_walk_there(struct exec *x, struct drafter *d, struct tensor h, struct tensor anchor,
+                       struct tensor token, const struct history *history);
 
 #endif

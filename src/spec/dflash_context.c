@@ -43,6 +43,9 @@ lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_c
     void *memory = NULL;
     for (int32_t i = 0; i < d->n_layers; i++)
         bytes += 2 * (size_t)ring_size(x, i) * row;
+    size_t rings = bytes;
+    if (!o->backend->is_host)
+        bytes += n_layers * n_slots * sizeof *x->first;
     x->ring = calloc(n_layers, sizeof *x->ring);
     x->first = calloc(n_layers * n_slots, sizeof *x->first);
     x->frontier = calloc(n_slots, sizeof *x->frontier);
@@ -57,6 +60,9 @@ lathe_status dflash_context_open(struct dflash_context *x, const struct dflash_c
         return st;
     }
     unsigned char *at = memory; /* NULL while measuring */
+    x->device_first = x->first;
+    if (!o->backend->is_host)
+        x->device_first = at ? (int32_t *)(void *)(at + rings) : NULL;
     for (int32_t i = 0; i < d->n_layers; i++) {
         int64_t size = ring_size(x, i);
         struct kv_ring *r = &x->ring[i];
@@ -75,6 +81,13 @@ void dflash_context_close(struct dflash_context *x)
     free(x->first);
     free(x->frontier);
     *x = (struct dflash_context){0};
+}
+
+void dflash_context_send(const struct dflash_context *x)
+{
+    size_t n = (size_t)x->c->dims.n_layers * (size_t)x->n_slots;
+    if (x->device_first != x->first)
+        x->backend->copy_in(x->stream, x->device_first, x->first, n * sizeof *x->first);
 }
 
 static int32_t *first_of(const struct dflash_context *x, int32_t layer, int32_t slot)

@@ -122,39 +122,55 @@ static int64_t place_of(const int32_t *id, int64_t k, int32_t token)
     return p;
 }
 
-/* Every candidate is scored behind every candidate of the step before, so that the host walks a table: what it
+/* Every candidate is scored behind every candidate of the step before, so that a walk goes through a table: what it
  * takes at one step does not have to go back for the next. */
-static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
-                            struct tensor logits, struct draft_request *r, int32_t n, int32_t most)
+struct pairs {
+    struct tensor table; /* I32 [rows, k + k * k]: id, then score */
+    struct tensor id;    /* I32 [rows, k] */
+    struct tensor score; /* F32 [rows, k * k]; of the first n rows k, behind the anchor */
+};
+
+/* Of rows u and their logits, those of n requests at each step, behind anchor [n, 1] I32. */
+static struct pairs score_pairs(struct exec *x, const struct drafter *d, struct tensor u,
+                                struct tensor logits, struct tensor anchor)
 {
     const struct dflash_config *c = &d->config;
     const struct dflash_weights *w = &d->weights;
-    int64_t rows = u.dim[0], k = c->n_candidates, later = rows - n;
-    struct tensor anchor = exec_tmp(x, DT_I32, n, 1);
+    int64_t rows = u.dim[0], k = c->n_candidates, n = anchor.dim[0], later = rows - n;
     struct tensor value = exec_tmp(x, DT_F32, rows, k);
-    struct tensor table = exec_tmp(x, DT_I32, rows, k + k * k); /* ids of all rows, then scores */
-    struct tensor conf = exec_tmp(x, DT_F32, n, 1);
-    int32_t *at = table.data;
-    struct tensor id = tensor_2d(at, DT_I32, rows, k);
-    struct tensor score = tensor_2d(at ? at + rows * k : NULL, DT_F32, rows, k * k);
+    struct pairs p = {.table = exec_tmp(x, DT_I32, rows, k + k * k)};
+    int32_t *at = p.table.data;
+    p.id = tensor_2d(at, DT_I32, rows, k);
+    p.score = tensor_2d(at ? at + rows * k : NULL, DT_F32, rows, k * k);
     struct tensor g = tensor_2d(d->ones, DT_F32, rows, c->rank);
-    for (int32_t j = 0; j < n && !x->planning; j++)
-        d->prev[j] = r[j].anchor;
-    exec_put(x, &anchor, d->prev);
-    op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
+    op_top_k(x, value, p.id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
     exec_tap(x, "cand_logits", -1, &value);
-    exec_tap(x, "cand_ids", -1, &id);
+    exec_tap(x, "cand_ids", -1, &p.id);
     if (c->kind == DFLASH_SELECTOR) {
         g = exec_tmp(x, DT_F32, rows, c->rank);
         op_linear(x, g, u, &w->hidden_projection);
     }
-    op_pair_scores(x, tensor_cols(tensor_rows(score, 0, n), 0, k), tensor_rows(value, 0, n), anchor,
-                   tensor_rows(id, 0, n), tensor_rows(g, 0, n), &w->before, &w->after);
+    op_pair_scores(x, tensor_cols(tensor_rows(p.score, 0, n), 0, k), tensor_rows(value, 0, n),
+                   anchor, tensor_rows(p.id, 0, n), tensor_rows(g, 0, n), &w->before, &w->after);
     if (later > 0)
-        op_pair_scores(x, tensor_rows(score, n, later), tensor_rows(value, n, later),
-                       tensor_rows(id, 0, later), tensor_rows(id, n, later),
+        op_pair_scores(x, tensor_rows(p.score, n, later), tensor_rows(value, n, later),
+                       tensor_rows(p.id, 0, later), tensor_rows(p.id, n, later),
                        tensor_rows(g, n, later), &w->before, &w->after);
-    const int32_t *ids = exec_fetch(x, &table, d->host_table);
+    return p;
+}
+
+static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
+                            struct tensor logits, struct draft_request *r, int32_t n, int32_t most)
+{
+    const struct dflash_config *c = &d->config;
+    int64_t rows = u.dim[0], k = c->n_candidates;
+    struct tensor anchor = exec_tmp(x, DT_I32, n, 1);
+    struct tensor conf = exec_tmp(x, DT_F32, n, 1);
+    for (int32_t j = 0; j < n && !x->planning; j++)
+        d->prev[j] = r[j].anchor;
+    exec_put(x, &anchor, d->prev);
+    struct pairs p = score_pairs(x, d, u, logits, anchor);
+    const int32_t *ids = exec_fetch(x, &p.table, d->host_table);
     const float *scores = (const float *)(ids ? ids + rows * k : NULL);
     for (int32_t i = 0; i < most; i++) {
         for (int32_t j = 0; j < n && !x->planning; j++)
@@ -171,7 +187,7 @@ static void walk_candidates(struct exec *x, struct drafter *d, struct tensor u,
                 if (!(d->survival[j] >= MIN_SURVIVAL))
                     continue;
             }
-            struct tensor seen = tensor_cols(tensor_rows(score, row, 1), before * k, k);
+            struct tensor seen = tensor_cols(tensor_rows(p.score, row, 1), before * k, k);
             exec_tap(x, "selector_scores", i, &seen);
             (void)choose_candidate(d, &r[j], scores + (row * k + before) * k, ids + row * k);
         }
@@ -193,5 +209,17 @@ void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draf
         walk_rows(x, d, logits, r, n);
     else
         walk_candidates(x, d, u, logits, r, n, most);
+    exec_pop(x, mark);
+}
+
+void dflash_walk_there(struct exec *x, struct drafter *d, struct tensor h, struct tensor anchor,
+                       struct tensor token, const struct history *history)
+{
+    size_t mark = exec_push(x);
+    struct tensor u = gather(x, d, h, 1, (int32_t)token.dim[0]);
+    struct tensor logits = exec_tmp(x, DT_F32, u.dim[0], d->config.dims.vocab);
+    op_linear(x, logits, u, d->lm_head);
+    struct pairs p = score_pairs(x, d, u, logits, anchor);
+    op_walk(x, token, p.id, p.score, history);
     exec_pop(x, mark);
 }

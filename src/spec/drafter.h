@@ -78,6 +78,12 @@ struct draft_request {
 
 struct drafter; /* each implementation's own */
 
+/* What a round leaves of its rows, kept or not. */
+struct round_rows {
+    struct tensor hidden;  /* [>= T, hidden] act, after the target's final norm */
+    struct tensor feature; /* [>= T, n_taps * hidden] act */
+};
+
 struct drafter_ops {
     const char *name; /* "mtp" */
     /* Takes nothing of the backend. Refuses a checkpoint that does not fit the target with both numbers. */
@@ -93,6 +99,22 @@ struct drafter_ops {
      * allowed. */
     lathe_status (*propose)(struct drafter *d, struct draft_request *r, int32_t n,
                             lathe_error *err);
+    /* Rounds that the device decides; NULL, all of these: it knows none. Before the first of them, which have `most` rows
+     * at most, with r as resident_at made it: fills in what it runs in its block, sends what else operators read, which
+     * lies in *home (bytes 0: nothing does). False if it cannot. */
+    bool (*ready)(struct drafter *d, struct resident *r, int32_t most, struct home *home);
+    /* Rounds that are launched from now on stay below end_pos. */
+    lathe_status (*reach)(struct drafter *d, int32_t slot, int32_t end_pos, lathe_error *err);
+    /* What `committed` does with the rows that the last round kept; then the drafts of the next, of n_rows rows, by greedy
+     * choice with the penalties of h, to `there`, which is r where the operators are. r is what they are checked
+     * with. */
+    lathe_status (*draft)(struct drafter *d, const struct resident *r, struct resident *there,
+                          int32_t n_rows, const struct history *h, const struct round_rows *last,
+                          int32_t end_pos, lathe_error *err);
+    /* The last round that was launched has told it of these, of which only slot, pos, n and token are there. */
+    void (*followed)(struct drafter *d, const struct committed *c);
+    /* Would it propose to r what rounds of the device do not? NULL: never. */
+    bool (*differs)(struct drafter *d, struct draft_request *r);
     /* Forgets what it knows of a slot's positions n and above; n = 0 makes it that of an empty
      * sequence. */
     void (*rewind)(struct drafter *d, int32_t slot, int32_t n);

@@ -42,6 +42,10 @@ struct drafter {
     float *host_logits;    /* the same for the host; NULL where it reads them in place */
     struct best_rows best; /* [n_slots]: of the logits, where these are not whole */
 
+    /* Rounds that the device decides. */
+    struct tensor last; /* [1, hidden] act: h of the position before the anchor */
+    int32_t last_slot;  /* whose `kept` has it not yet; -1: nobody's */
+
     /* The batch, and rows to gather. */
     struct batch_store store;
     int32_t *row;                /* [max_rows] */
@@ -62,7 +66,8 @@ static void shape(struct drafter *d)
 {
     const struct dims *m = &d->o.model->dims;
     d->kept = tensor_2d(NULL, d->o.act, (int64_t)d->o.n_slots * N_KEPT, m->hidden);
-    d->in = tensor_2d(NULL, d->o.act, max_rows(d), m->hidden);
+    d->in = tensor_2d(NULL, d->o.act, max_rows(d) + 1, m->hidden);
+    d->last = tensor_2d(NULL, d->o.act, 1, m->hidden);
     d->out = tensor_2d(NULL, d->o.act, d->o.n_slots, m->hidden);
     d->logits = tensor_2d(NULL, DT_F32, d->o.n_slots, m->vocab);
 }
@@ -130,13 +135,14 @@ static lathe_status place_workspace(struct drafter *d, struct region *r, lathe_e
     if (!st)
         st = region_take(r, &memory,
                          d->workspace_bytes + tensor_room(&d->in) + tensor_room(&d->out) +
-                             tensor_room(&d->logits),
+                             tensor_room(&d->logits) + tensor_room(&d->last),
                          err);
     if (st || r->measuring)
         return st;
     unsigned char *at = cut(&d->in, (unsigned char *)memory + d->workspace_bytes);
     at = cut(&d->out, at);
-    (void)cut(&d->logits, at);
+    at = cut(&d->logits, at);
+    (void)cut(&d->last, at);
     exec_init(&d->x, d->o.backend, d->o.stream, memory, d->workspace_bytes);
     st = best_rows_open(&d->best, d->o.backend, d->o.stream, d->o.n_slots, err);
     if (st || d->o.backend->is_host)
@@ -197,6 +203,7 @@ static lathe_status mtp_open(struct drafter **out, const struct drafter_options 
     if (!d)
         return fail_memory(err, sizeof *d);
     d->o = *o;
+    d->last_slot = -1;
     rope_axes(d->rope_axis, m->rotary_dims / 2, m->mrope_section);
     d->rope = (struct rope){
         .dims = m->rotary_dims,
@@ -259,9 +266,21 @@ static void keep(struct drafter *d, int32_t slot, int32_t pos, struct tensor hid
     }
 }
 
+/* Brings the hidden state that rounds of the device left to its place. */
+static void settle(struct drafter *d)
+{
+    if (d->last_slot < 0)
+        return;
+    struct context *c = &d->slot[d->last_slot];
+    d->o.backend->copy(d->o.stream, tensor_at(&d->kept, kept_row(d->last_slot, c->n - 1)),
+                       d->last.data, (size_t)d->last.dim[1] * dtype_size(d->o.act));
+    d->last_slot = -1;
+}
+
 static lathe_status mtp_committed(struct drafter *d, const struct committed *r, lathe_error *err)
 {
     struct context *c = &d->slot[r->slot];
+    settle(d);
     if (r->pos != c->n || r->n > max_rows(d) || r->n > d->o.n_ctx - c->n)
         return fail(err, LATHE_E_ARGUMENT,
                     "mtp: %d tokens from position %d on, after %d of at most %d, %d at once", r->n,
@@ -402,6 +421,7 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
                                 lathe_error *err)
 {
     int32_t n_live = 0;
+    settle(d);
     for (int32_t i = 0; i < n; i++) {
         r[i].n = 0;
         r[i].source = DRAFT_MODEL;
@@ -431,11 +451,77 @@ static lathe_status mtp_propose(struct drafter *d, struct draft_request *r, int3
     return LATHE_OK;
 }
 
+/* ---- Rounds that the device decides ---------------------------------------------------------- */
+
+static bool mtp_ready(struct drafter *d, struct resident *r, int32_t most, struct home *home)
+{
+    const struct context *c = &d->slot[r->keep.slot];
+    settle(d);
+    *home = (struct home){0};
+    if (r->keep.pos != c->n || c->n <= c->known || most > 1 + MAX_DRAFT || most > max_rows(d))
+        return false;
+    d->o.backend->copy(d->o.stream, d->last.data,
+                       tensor_at(&d->kept, kept_row(r->keep.slot, c->n - 1)),
+                       (size_t)d->last.dim[1] * dtype_size(d->o.act));
+    return true;
+}
+
+static lathe_status mtp_reach(struct drafter *d, int32_t slot, int32_t end_pos, lathe_error *err)
+{
+    return kv_cache_reserve(&d->kv, slot, end_pos, err);
+}
+
+/* The pairs of the rows that were kept: of the hidden state before them and the first, and those inside. What lies
+ * behind them is written over. */
+static void draft_context(struct drafter *d, const struct batch *b, const struct resident *r,
+                          struct tensor hidden)
+{
+    struct exec *x = &d->x;
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    int32_t n = b->n_rows;
+    op_gather_rows(x, tensor_rows(d->in, 0, 1), d->last, NULL);
+    op_gather_rows(x, tensor_rows(d->in, 1, n), tensor_rows(hidden, 0, n), NULL);
+    mtp_context(x, d->o.model, b, &pages, &d->rope, tensor_rows(d->in, 0, n));
+    op_gather_rows(x, d->last, tensor_rows(d->in, 0, n + 1), &r->keep.n_rows);
+}
+
+static lathe_status mtp_draft(struct drafter *d, const struct resident *r, struct resident *there,
+                              int32_t n_rows, const struct history *h,
+                              const struct round_rows *last, int32_t end_pos, lathe_error *err)
+{
+    struct exec *x = &d->x;
+    struct kv_pages pages = kv_cache_layer(&d->kv, 0);
+    struct tensor in = d->last, out = tensor_rows(d->out, 0, 1), row = tensor_rows(d->logits, 0, 1);
+    struct batch b;
+    exec_begin(x);
+    struct tensor logit = exec_tmp(x, DT_F32, 1, 1), best = exec_tmp(x, DT_I32, 1, 1);
+    resident_behind(&b, r, end_pos);
+    if (b.n_rows > 0)
+        draft_context(d, &b, r, last->hidden);
+    for (int32_t i = 0; i + 1 < n_rows; i++, in = out) {
+        resident_one(&b, r, i, &r->token[i], end_pos);
+        mtp_step(x, d->o.model, &b, &pages, &d->rope, in, out);
+        forward_logits(x, d->o.model, row, out, NULL);
+        op_penalise(x, row, i, there, h);
+        op_top_k(x, logit, best, row, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
+        op_walk(x, tensor_1d(&there->token[i + 1], DT_I32, 1), best, logit, h);
+    }
+    return exec_end(x, err);
+}
+
+static void mtp_followed(struct drafter *d, const struct committed *c)
+{
+    int32_t n = c->pos + c->n;
+    d->slot[c->slot] = (struct context){n, n - 1};
+    d->last_slot = c->slot;
+}
+
 /* ---- Contexts ------------------------------------------------------------------------------ */
 
 static void mtp_rewind(struct drafter *d, int32_t slot, int32_t n)
 {
     struct context *c = &d->slot[slot];
+    settle(d);
     if (n == 0) {
         kv_cache_reset(&d->kv, slot);
         *c = (struct context){0};
@@ -586,6 +672,10 @@ const struct drafter_ops drafter_mtp = {
     .info = mtp_info,
     .committed = mtp_committed,
     .propose = mtp_propose,
+    .ready = mtp_ready,
+    .reach = mtp_reach,
+    .draft = mtp_draft,
+    .followed = mtp_followed,
     .rewind = mtp_rewind,
     .save = mtp_save,
     .load = mtp_load,

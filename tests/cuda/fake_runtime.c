@@ -131,6 +131,52 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     return result(cudaSuccess);
 }
 
+/* ---- Graphs: of nothing -------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
+{
+    (void)s, (void)mode;
+    return result(fake.capture);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
+{
+    (void)s;
+    *g = malloc(1);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags)
+{
+    (void)g, (void)flags;
+    *x = malloc(1);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s)
+{
+    (void)x, (void)s;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
+{
+    (void)x, (void)s;
+    return result(fake.launch);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    free(g);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    free(x);
+    return result(cudaSuccess);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------------ */
 
 static cudaError_t take(void **p, size_t n, size_t most)

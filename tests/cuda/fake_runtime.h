@@ -10,9 +10,10 @@ struct fake_device {
     int driver; /* 13000; 0: there is none */
     int sm;     /* 90 */
     size_t room;
-    int launch; /* cudaError_t of every launch, which goes away when it is read */
-    int copy;   /* cudaError_t of every copy, which then moves nothing */
-    int lost;   /* cudaError_t of every call until the device is reset; 0: it works */
+    int launch;  /* cudaError_t of every launch, which goes away when it is read */
+    int capture; /* cudaError_t of every beginning of a capture */
+    int copy;    /* cudaError_t of every copy, which then moves nothing */
+    int lost;    /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
     int refused; /* resets that fail first */
     int away;    /* times that the device is unavailable after a reset */

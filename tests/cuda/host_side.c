@@ -119,6 +119,62 @@ TEST(a_batch_that_did_not_arrive_is_sent_again)
     backend_cuda.close(stream);
 }
 
+/* While a schedule is captured, arrays are where they will lie when it runs, and those that will lie nowhere are
+ * refused. */
+TEST(a_captured_batch_is_that_of_the_device)
+{
+    reset();
+    void *stream = opened(), *graph;
+    const unsigned char *device;
+    struct resident r = {.token = {3}, .seq = {{0, 0, 1, 5}}}, other = r;
+    struct batch b = {.phase = PHASE_VERIFY,
+                      .n_rows = 1,
+                      .token = r.token,
+                      .slot = r.slot,
+                      .pos = r.pos,
+                      .rope_pos = r.rope_pos,
+                      .seq = r.seq,
+                      .n_seqs = 1};
+    struct cuda_batch there;
+    lathe_error err;
+    void *memory;
+    CHECK_OK(backend_cuda.alloc(stream, &memory, sizeof r, &err), &err);
+    device = memory;
+    int32_t table[4] = {0};
+    const struct home home[] = {{&r, device, sizeof r}, {table, table, sizeof table}};
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(backend_cuda.capture(stream, home, 2, &err), &err);
+        CHECK_OK(cuda_batch(stream, &b, &there, &err), &err);
+        CHECK((const unsigned char *)there.token == device + offsetof(struct resident, token));
+        CHECK((const unsigned char *)there.seq == device + offsetof(struct resident, seq));
+        CHECK_INT(there.seq_of[0], 0);
+        CHECK(cuda_upload(stream, &r.keep, sizeof r.keep) ==
+              device + offsetof(struct resident, keep));
+        CHECK(cuda_upload(stream, table + 2, 8) == table + 2);
+        CHECK_OK(backend_cuda.captured(stream, &graph, &err), &err);
+        CHECK(graph != NULL);
+        CHECK_OK(backend_cuda.replay(stream, graph, &err), &err);
+        backend_cuda.release(stream, graph);
+        backend_cuda.mark(stream, i);
+        CHECK_OK(backend_cuda.await(stream, i, &err), &err);
+        CHECK_OK(cuda_batch(stream, &b, &there, &err), &err); /* as ever */
+        CHECK((const unsigned char *)there.token < device ||
+              (const unsigned char *)there.token >= device + sizeof r);
+        CHECK_INT(there.token[0], 3);
+    }
+    CHECK_OK(backend_cuda.capture(stream, home, 2, &err), &err);
+    b.pos = other.pos;
+    CHECK_ERR(cuda_batch(stream, &b, &there, &err), &err, LATHE_E_UNSUPPORTED, "does not have");
+    CHECK(cuda_upload(stream, &other, sizeof other) == NULL);
+    CHECK_ERR(backend_cuda.captured(stream, &graph, &err), &err, LATHE_E_DEVICE, "error 900");
+    CHECK(graph == NULL);
+    fake.capture = cudaErrorStreamCaptureUnsupported;
+    CHECK_ERR(backend_cuda.capture(stream, home, 2, &err), &err, LATHE_E_DEVICE, "error 900");
+    CHECK(cuda_upload(stream, &other, sizeof other) != NULL);
+    backend_cuda.free(stream, memory);
+    backend_cuda.close(stream);
+}
+
 TEST(a_lost_device_is_reset_by_the_last_who_has_it)
 {
     reset();

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "fail_alloc.h"
+#include "op/resident.h"
 #include "sample/noise.h"
 #include "sample/sample.h"
 
@@ -404,6 +405,53 @@ TEST(b61_penalties_per_token)
                 }
                 bench_close(&b);
             }
+    }
+}
+
+/* What rounds of the device do with the history gives the choice itself. */
+TEST(the_history_gives_the_choice)
+{
+    enum { N = 300, K = 5 };
+    static float with[N];
+    static int32_t seen[N], times[N];
+    struct penalties p;
+    const struct history h = {&p, seen, times};
+    struct rng r = {22};
+    for (int trial = 0; trial < 200; trial++) {
+        lathe_sampling s = plain;
+        s.temperature = 0;
+        s.presence_penalty = trial % 4 ? 1.5F : 0;
+        s.frequency_penalty = trial % 4 > 1 ? -0.25F : 0;
+        s.repetition_penalty = trial % 4 > 2 ? 1.2F : 1;
+        int32_t prompt[20], history[10 + K], end = 5;
+        for (int i = 0; i < 20; i++)
+            prompt[i] = (int32_t)rng_below(&r, 30);
+        for (int i = 0; i < 10 + K; i++)
+            history[i] = (int32_t)rng_below(&r, 30);
+        struct sampler_options o = {.sampling = &s,
+                                    .prompt = prompt,
+                                    .n_prompt = 20,
+                                    .end_id = &end,
+                                    .n_end = 1,
+                                    .min_tokens = 4};
+        struct bench b = {0};
+        bench_open(&b, N, &o);
+        CHECK(!sampler_takes_best(b.s)); /* the end is suppressed */
+        sampler_commit(b.s, history, 10);
+        CHECK(sampler_takes_best(b.s));
+        sampler_history(b.s, &h);
+        CHECK_INT(p.n_seen < 0, trial % 4 == 0);
+        for (int32_t i = 0; i <= K; i++) {
+            int32_t id;
+            lathe_error err;
+            for (int c = 0; c < N; c++)
+                row[c] = (float)rng_normal(&r) + (c < 30);
+            memcpy(with, row, sizeof with);
+            resident_penalise(with, &h, history + 10, i);
+            CHECK_OK(sampler_pick(b.s, &b.scratch, row, history + 10, i, &id, &err), &err);
+            CHECK_INT(logits_argmax(with, &b.ids), id);
+        }
+        bench_close(&b);
     }
 }
 

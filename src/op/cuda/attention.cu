@@ -698,6 +698,10 @@ static lathe_status run(struct gpu *c, const struct attention_args *a,
             int32_t n = splits_of(a->b->pos[t] + 1, v.most_splits);
             splits = n > splits ? n : splits;
         }
+        if (a->b->end_pos > 0) { /* of any position below; splits beyond a row's do nothing */
+            int32_t tiles = (a->b->end_pos + SPLIT_TILE - 1) / SPLIT_TILE;
+            splits = tiles < v.most_splits ? tiles : v.most_splits;
+        }
         launch_splits(c, a, &v, splits);
         if (gate)
             WITH_ACT(gate->y.dtype, Y, launch_merge(c, &v, gated_of<Y>(gate)));

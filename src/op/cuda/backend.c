@@ -137,6 +137,9 @@ static void close_stream(void *stream)
     if (c->failed)
         look(c, c->failed);
     gemm_close(c->gemm);
+    for (int i = 0; i < ROUND_REPORTS; i++)
+        if (c->mark[i])
+            (void)cudaEventDestroy(c->mark[i]);
     if (c->stream)
         (void)cudaStreamDestroy(c->stream);
     (void)cudaFree(c->ring);
@@ -220,16 +223,19 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err)
     return e ? cuda_error(c, e, "CUDA", err) : LATHE_OK;
 }
 
+enum { ZEROS = 256 }; /* bytes behind the ring that stay zero */
+
 /* ---- Memory -------------------------------------------------------------------------------------- */
 
 /* The ring comes with the first memory: who only asks what there is takes nothing. */
 static cudaError_t ring_open(struct gpu *c)
 {
     void *ring = NULL;
-    cudaError_t e = c->ring ? cudaSuccess : cudaMalloc(&ring, CUDA_RING);
-    if (ring)
-        c->ring = ring;
-    return e;
+    cudaError_t e = c->ring ? cudaSuccess : cudaMalloc(&ring, CUDA_RING + ZEROS);
+    if (!ring)
+        return e;
+    c->ring = ring;
+    return cudaMemsetAsync(c->ring + CUDA_RING, 0, ZEROS, c->stream);
 }
 
 static lathe_status cuda_alloc(void *stream, void **p, size_t bytes, lathe_error *err)
@@ -324,8 +330,25 @@ static lathe_status cuda_copy_out(void *stream, void *dst, const void *src, size
     return cuda_wait(stream, err);
 }
 
+const void *cuda_home(const struct gpu *c, const void *p)
+{
+    for (int i = 0; i < c->n_homes; i++) {
+        uintptr_t at = (uintptr_t)p - (uintptr_t)c->home[i].host;
+        if (at < c->home[i].bytes)
+            return (const unsigned char *)c->home[i].device + at;
+    }
+    return NULL;
+}
+
 const void *cuda_upload(struct gpu *c, const void *p, size_t bytes)
 {
+    const void *home = cuda_home(c, p);
+    if (home)
+        return home;
+    if (c->n_homes > 0) { /* it would be gone when the schedule runs */
+        note(c, cudaErrorStreamCaptureUnsupported);
+        return NULL;
+    }
     size_t whole = (bytes + 255) & ~(size_t)255;
     bool small = bytes <= sizeof c->sent;
     /* A schedule names the same few sequences layer after layer. */
@@ -370,11 +393,34 @@ static size_t pack(unsigned char *to, size_t *used, const void *p, size_t bytes)
     return at;
 }
 
+/* Of one sequence whose arrays have a home; that of seq_of is behind the ring. */
+static lathe_status resident(struct gpu *c, const struct batch *b, struct cuda_batch *out,
+                             lathe_error *err)
+{
+    *out = (struct cuda_batch){
+        .phase = b->phase,
+        .n_rows = b->n_rows,
+        .n_seqs = b->n_seqs,
+        .token = cuda_home(c, b->token),
+        .slot = cuda_home(c, b->slot),
+        .pos = cuda_home(c, b->pos),
+        .rope_pos = cuda_home(c, b->rope_pos),
+        .seq = cuda_home(c, b->seq),
+        .seq_of = (const int32_t *)(const void *)(c->ring + CUDA_RING),
+    };
+    if (b->n_seqs != 1 || b->n_rows * sizeof *b->pos > ZEROS || !out->token || !out->slot ||
+        !out->pos || !out->rope_pos || !out->seq)
+        return fail(err, LATHE_E_UNSUPPORTED, "a batch whose arrays the device does not have");
+    return LATHE_OK;
+}
+
 /* The arrays are packed and, if they are not what the device has, sent. */
 lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch *out,
                         lathe_error *err)
 {
     static const size_t none = SIZE_MAX;
+    if (c->n_homes > 0)
+        return resident(c, b, out, err);
     unsigned char now[4096], *host = now;
     size_t n = (size_t)b->n_rows, used = 0, row = n * sizeof(int32_t);
     unsigned char *big = NULL;
@@ -437,6 +483,69 @@ static lathe_status joined(void *stream, lathe_error *err)
     return cuda_launched(cuda_of(stream), err);
 }
 
+/* ---- Schedules that run again and again ------------------------------------------------------------ */
+
+static lathe_status cuda_capture(void *stream, const struct home *home, int n, lathe_error *err)
+{
+    struct gpu *c = stream;
+    note(c, ring_open(c));
+    note(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+    lathe_status st = cuda_launched(c, err);
+    if (st)
+        return st;
+    for (c->n_homes = 0; c->n_homes < n; c->n_homes++)
+        c->home[c->n_homes] = home[c->n_homes];
+    return LATHE_OK;
+}
+
+static lathe_status cuda_captured(void *stream, void **graph, lathe_error *err)
+{
+    struct gpu *c = stream;
+    cudaGraph_t notes = NULL;
+    cudaGraphExec_t exec = NULL;
+    c->n_homes = 0;
+    note(c, cudaStreamEndCapture(c->stream, &notes));
+    if (notes && !c->failed)
+        note(c, cudaGraphInstantiate(&exec, notes, 0));
+    if (exec)
+        note(c, cudaGraphUpload(exec, c->stream));
+    if (notes)
+        (void)cudaGraphDestroy(notes);
+    *graph = exec;
+    return cuda_launched(c, err);
+}
+
+static lathe_status cuda_replay(void *stream, void *graph, lathe_error *err)
+{
+    struct gpu *c = stream;
+    note(c, cudaGraphLaunch(graph, c->stream));
+    return cuda_launched(c, err);
+}
+
+static void cuda_release(void *stream, void *graph)
+{
+    (void)stream;
+    if (graph)
+        (void)cudaGraphExecDestroy(graph);
+}
+
+static void cuda_mark(void *stream, int i)
+{
+    struct gpu *c = stream;
+    if (!c->mark[i])
+        note(c, cudaEventCreateWithFlags(&c->mark[i], cudaEventDisableTiming));
+    if (c->mark[i])
+        note(c, cudaEventRecord(c->mark[i], c->stream));
+}
+
+static lathe_status cuda_await(void *stream, int i, lathe_error *err)
+{
+    struct gpu *c = stream;
+    if (c->mark[i])
+        note(c, cudaEventSynchronize(c->mark[i]));
+    return cuda_launched(c, err);
+}
+
 static void *native(void *stream)
 {
     return cuda_of(stream)->stream;
@@ -482,6 +591,12 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .copy_in = cuda_copy_in,
                                      .copy_out = cuda_copy_out,
                                      .wait = cuda_wait,
+                                     .capture = cuda_capture,
+                                     .captured = cuda_captured,
+                                     .replay = cuda_replay,
+                                     .release = cuda_release,
+                                     .mark = cuda_mark,
+                                     .await = cuda_await,
                                      .native = native,
                                      .set_prompt_math = set_prompt_math,
                                      .prompt_rows = 2048,

@@ -209,7 +209,9 @@ static inline bool rows_aligned(const void *p, int64_t stride, size_t size)
 /* False after a failure, which cuda_launched reports. */
 static inline bool few_of(struct gpu *c, struct few *f, const int32_t *p, int64_t n)
 {
-    f->there = NULL;
+    f->there = (const int32_t *)cuda_home(c, p);
+    if (f->there)
+        return true;
     if (n <= FEW)
         memcpy(f->value, p, (size_t)n * sizeof *p);
     else

@@ -34,6 +34,11 @@ struct gpu {
     unsigned char *batch_host;
     size_t batch_bytes;
     const unsigned char *batch_device;
+
+    /* While a schedule is captured: the arrays of the host that have a home on the device. */
+    struct home home[MAX_HOMES];
+    int n_homes; /* 0: none is captured */
+    cudaEvent_t mark[ROUND_REPORTS];
 };
 
 enum { CUDA_RING = 32 << 20, CUDA_MAX_UPLOAD = 4 << 20 };
@@ -59,6 +64,9 @@ const void *cuda_upload(struct gpu *c, const void *p, size_t bytes);
 
 /* The ring's CUDA_RING bytes, for what is launched before the next upload; what was uploaded is gone. NULL as above. */
 unsigned char *cuda_scratch(struct gpu *c);
+
+/* Where an array of the host is on the device while a schedule is captured; NULL: nowhere. */
+const void *cuda_home(const struct gpu *c, const void *p);
 
 /* A batch whose arrays the device can read. */
 struct cuda_batch {

@@ -81,6 +81,8 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
     a.S = step(a.S, blockIdx.y * a.S_step);
     int slice = blockIdx.x % a.slices, head = blockIdx.x / a.slices % a.n_v;
     struct batch_seq s = a.seq[blockIdx.x / a.slices / a.n_v];
+    if (s.n_rows == 0)
+        return;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = slice * COLS;
     int at = col + warp * 8 + lane % 2 * 4; /* first of the lane's columns */
     float *S = a.S + s.slot * a.S_stride + (int64_t)head * a.dk * a.dv + at;

@@ -12,7 +12,7 @@ static __global__ void __launch_bounds__(APPEND_THREADS)
     int which = blockIdx.y;
     struct batch_seq s = seq[seq_of[t]];
     int64_t i = t - s.first_row;
-    if (s.n_rows - i > a.rows)
+    if (s.n_rows - i > a.rows || i >= s.n_rows)
         return;
     append_row((K *)a.plane[which] + s.slot * a.plane_stride[which] +
                    (s.pos + i) % a.rows * a.width,

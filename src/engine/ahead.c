@@ -1,0 +1,313 @@
+/* Rounds that the device decides. A round commits the rows that the one before kept, drafts, runs the anchor and the
+ * drafts, and keeps of them what is accepted. The host launches round i + 1 before it reads the tokens of round i, and so
+ * is always one round behind: what it then finds, an end or a cancelled request, leaves a round that
+ * committed nothing but rows that were right, and whose own rows nobody commits. How many rows a round has it
+ * chooses by what it has read. */
+#include "base/log.h"
+#include "engine/engine.h"
+
+/* A round's graph serves the positions below FIRST_END << 3 i: kernels are launched for all of them, and what no row
+ * sees costs a few microseconds. */
+enum { FIRST_END = 4096 };
+
+static int32_t end_pos_of(const struct lathe_engine *e, int32_t i)
+{
+    int64_t end = (int64_t)FIRST_END << 3 * i;
+    return end < e->options.n_ctx ? (int32_t)end : e->options.n_ctx;
+}
+
+static lathe_status run(struct lathe_engine *e, int32_t n_rows, int32_t end_pos, lathe_error *err)
+{
+    struct step *step = &e->step;
+    const struct spec *sp = &e->spec;
+    const struct round_rows last = {step->hidden, step->feature};
+    lathe_status st = step_fold(step, err);
+    if (!st && sp->ops)
+        st = sp->ops->draft(sp->drafter, step->resident_host, step->resident, n_rows,
+                            &step->history, &last, end_pos, err);
+    return st ? st : step_round(step, n_rows, end_pos, err);
+}
+
+/* Makes room for positions below end_pos. */
+static lathe_status reserve(struct lathe_engine *e, int32_t slot, int32_t end_pos, lathe_error *err)
+{
+    const struct spec *sp = &e->spec;
+    lathe_status st = kv_cache_reserve(&e->state.kv, slot, end_pos, err);
+    return st || !sp->ops ? st : sp->ops->reach(sp->drafter, slot, end_pos, err);
+}
+
+/* Places the sequence's first round, if the drafter can take part in it. *home is the drafter's. */
+static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t token,
+                  const lathe_request *r, struct home *home)
+{
+    const struct spec *sp = &e->spec;
+    struct resident first = resident_at(slot, pos, token);
+    *home = (struct home){0};
+    for (int32_t i = 0; r && i < r->n_stop_id; i++)
+        first.stop[first.n_stops++] = r->stop_id[i];
+    if (sp->ops && !sp->ops->ready(sp->drafter, &first, e->ahead.most_rows, home))
+        return false;
+    step_place(&e->step, &first, e->ahead.most_rows, r ? r->sampler : NULL);
+    return true;
+}
+
+static lathe_status capture(struct lathe_engine *e, const struct home *drafter, int32_t i,
+                            int32_t n_rows, lathe_error *err)
+{
+    struct step *step = &e->step;
+    const struct home home[] = {{step->resident_host, step->resident, sizeof *step->resident},
+                                *drafter};
+    void **graph = &e->ahead.graph[i][n_rows];
+    lathe_error ignored;
+    lathe_status st = e->backend->capture(e->stream, home, 2, err);
+    if (st)
+        return st;
+    st = run(e, n_rows, end_pos_of(e, i), err);
+    lathe_status end = e->backend->captured(e->stream, graph, st ? &ignored : err);
+    return st ? st : end;
+}
+
+/* All rounds there may be. */
+static lathe_status capture_all(struct lathe_engine *e, const struct home *drafter,
+                                lathe_error *err)
+{
+    int32_t most = e->ahead.most_rows, least = e->spec.adaptive ? 1 : most;
+    for (int32_t i = 0; i < AHEAD_ENDS; i++) {
+        for (int32_t n = least; n <= most; n++) {
+            lathe_status st = capture(e, drafter, i, n, err);
+            if (st)
+                return st;
+        }
+        if (end_pos_of(e, i) == e->options.n_ctx)
+            return LATHE_OK;
+    }
+    return fail(err, LATHE_E_LIMIT, "a context of %d", e->options.n_ctx);
+}
+
+static int32_t most_rows(const struct lathe_engine *e)
+{
+    const struct spec *sp = &e->spec;
+    int32_t most = sp->draft_k, model = sp->info.max_from[DRAFT_MODEL];
+    if (!sp->ops)
+        return 1;
+    if (!sp->adaptive && e->options.draft_k == 0)
+        model = sp->info.usual_from[DRAFT_MODEL];
+    return sp->ops->ready && !sp->law ? 1 + (most < model ? most : model) : 0;
+}
+
+lathe_status ahead_open(struct lathe_engine *e, int32_t pos, lathe_error *err)
+{
+    struct ahead *a = &e->ahead;
+    struct home home;
+    lathe_error why;
+    a->most_rows = most_rows(e);
+    if (!e->backend->capture || a->most_rows == 0 || pos + a->most_rows > e->options.n_ctx)
+        return LATHE_OK;
+    lathe_status st = reserve(e, 0, pos + a->most_rows, err);
+    if (st)
+        return st;
+    if (!place(e, 0, pos, 0, NULL, &home))
+        return LATHE_OK;
+    if (capture_all(e, &home, &why)) {
+        log_warn("rounds are not captured: %s", why.message);
+        ahead_close(e);
+        return LATHE_OK;
+    }
+    a->is_on = true;
+    st = e->backend->replay(e->stream, a->graph[0][a->most_rows], err);
+    return st ? st : e->backend->wait(e->stream, err);
+}
+
+void ahead_close(struct lathe_engine *e)
+{
+    if (e->ahead.is_on)
+        (void)e->backend->wait(e->stream, NULL); /* for a round that nobody reads */
+    for (int32_t i = 0; i < AHEAD_ENDS; i++)
+        for (int32_t n = 0; n <= RESIDENT_ROWS; n++)
+            if (e->ahead.graph[i][n])
+                e->backend->release(e->stream, e->ahead.graph[i][n]);
+    e->ahead = (struct ahead){0};
+}
+
+/* The best of a row is its token; the host needs no more of the row; and where several are kept at once, it will not
+ * find later that they are too many. */
+static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
+{
+    int32_t most = e->ahead.most_rows;
+    if (!sampler_takes_best(r->sampler) || r->n_logprobs >= 0)
+        return false;
+    if (most == 1)
+        return true;
+    return r->n_stop_id <= RESIDENT_STOPS && !r->output.ends_by_text &&
+           (r->draft_k < 0 || r->draft_k >= most - 1);
+}
+
+struct slot *ahead_slot(struct lathe_engine *e)
+{
+    struct slot *alone = NULL;
+    if (!e->ahead.is_on)
+        return NULL;
+    for (int32_t i = 0; i < e->options.n_slots; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->phase != SLOT_DECODE)
+            continue;
+        if (alone)
+            return NULL;
+        alone = s;
+    }
+    bool may = alone && device_decides(e, alone->request) && !events_full(&alone->request->events);
+    return may ? alone : NULL;
+}
+
+/* Rows of the rounds that are launched and not read. */
+static int32_t rows_ahead(const struct ahead *a)
+{
+    int32_t n = 0;
+    for (int32_t i = a->n_read; i < a->n_run; i++)
+        n += a->rows[i % ROUND_REPORTS];
+    return n;
+}
+
+/* Is there room for a round behind those, whatever they keep; and nothing that should be proposed instead? */
+static bool may_launch(struct lathe_engine *e, struct slot *s)
+{
+    const lathe_request *r = s->request;
+    int32_t most = rows_ahead(&e->ahead) + e->ahead.most_rows;
+    return most <= r->max_tokens - r->usage.completion_tokens &&
+           most <= e->options.n_ctx - s->n_committed && !spec_differs(e, s);
+}
+
+static int32_t choose_rows(struct lathe_engine *e, lathe_request *r)
+{
+    const struct spec *sp = &e->spec;
+    int32_t most = e->ahead.most_rows - 1, usual = sp->info.usual_from[DRAFT_MODEL];
+    struct adapt_load alone = {0, 0};
+    if (!sp->adaptive || most == 0)
+        return 1 + most;
+    return 1 + adapt_choose(&r->adapt, &e->ahead.costs, DRAFT_MODEL, usual < most ? usual : most,
+                            most, alone);
+}
+
+static lathe_status launch(struct lathe_engine *e, struct slot *s, lathe_error *err)
+{
+    struct ahead *a = &e->ahead;
+    const struct backend *backend = e->backend;
+    int32_t n = choose_rows(e, s->request), end = s->n_committed + rows_ahead(a) + n, i = 0;
+    lathe_status st = reserve(e, (int32_t)(s - e->slots), end, err);
+    if (st)
+        return st;
+    while (end_pos_of(e, i) < end)
+        i++;
+    st = a->graph[i][n] ? backend->replay(e->stream, a->graph[i][n], err)
+                        : run(e, n, end_pos_of(e, i), err);
+    if (backend->mark)
+        backend->mark(e->stream, a->n_run % ROUND_REPORTS);
+    a->rows[a->n_run++ % ROUND_REPORTS] = n;
+    return st;
+}
+
+/* The oldest round that is not read. */
+static lathe_status await(struct lathe_engine *e, struct round_report *report, lathe_error *err)
+{
+    int32_t i = e->ahead.n_read % ROUND_REPORTS;
+    lathe_status st = e->backend->await ? e->backend->await(e->stream, i, err) : LATHE_OK;
+    *report = e->step.report[i];
+    return st;
+}
+
+/* Commits n rows of a round that no other follows, and ends the rounds. */
+static lathe_status commit_last(struct lathe_engine *e, struct slot *s, int32_t n, lathe_error *err)
+{
+    struct step *step = &e->step;
+    int32_t slot = (int32_t)(s - e->slots), pos = s->n_committed;
+    e->ahead.slot = NULL;
+    step_begin(step, PHASE_VERIFY);
+    step_add(step, slot, pos, s->token + pos, n);
+    lathe_status st = step_commit(step, step->batch.seq, 1, err);
+    return st ? st : spec_committed(e, slot, pos, 0, n, err);
+}
+
+static void followed(struct lathe_engine *e, const struct slot *s, int32_t n)
+{
+    const struct spec *sp = &e->spec;
+    const struct committed c = {.slot = (int32_t)(s - e->slots),
+                                .pos = s->n_committed,
+                                .n = n,
+                                .token = s->token + s->n_committed};
+    if (sp->ops)
+        sp->ops->followed(sp->drafter, &c);
+}
+
+/* What the round of n_rows that was read took, and what it accepted. */
+static void note(struct lathe_engine *e, struct slot *s, int32_t n_rows, int32_t n_accepted)
+{
+    struct ahead *a = &e->ahead;
+    lathe_spec_stats *stats = &s->request->usage.spec;
+    struct draft_request d = {.source = DRAFT_MODEL, .n = n_rows - 1};
+    double now = clock_ms(), ms = now - a->read_ms;
+    a->read_ms = now;
+    stats->verify_ms += ms;
+    verify_count(stats, d.n, n_accepted);
+    if (a->n_read > 1) /* it ran while the one before was read, and so began behind that */
+        adapt_note_verify(&a->costs, n_rows, ms);
+    if (d.n > 0 && !s->ended)
+        spec_note_round(e, s->request, &d, n_accepted);
+}
+
+/* Publishes the tokens of a round whose rows the state holds. */
+static void publish(struct lathe_engine *e, struct slot *s, const struct round_report *report)
+{
+    int32_t pos = s->n_committed;
+    s->n_committed += report->n;
+    round_begin(s);
+    for (int32_t i = 0; i < report->n; i++) {
+        s->next = report->token[i];
+        if (!round_publish(e, s, NULL, s->next, pos + i + 1))
+            break;
+    }
+}
+
+bool ahead_round(struct lathe_engine *e, struct slot *s)
+{
+    struct ahead *a = &e->ahead;
+    struct round_report report = {0};
+    lathe_error err;
+    lathe_status st = LATHE_OK;
+    if (a->slot != s) {
+        int32_t slot = (int32_t)(s - e->slots);
+        struct home home;
+        a->n_run = a->n_read = 0;
+        a->read_ms = clock_ms();
+        if (!may_launch(e, s) || !place(e, slot, s->n_committed, s->next, s->request, &home))
+            return false;
+        a->slot = s;
+        st = launch(e, s, &err);
+    }
+    bool goes_on = !st && may_launch(e, s);
+    if (goes_on)
+        st = launch(e, s, &err);
+    if (!st)
+        st = await(e, &report, &err);
+    if (!st && report.n == 0)
+        return false;
+    s->token[s->n_committed] = s->next;
+    for (int32_t i = 1; i < report.n; i++)
+        s->token[s->n_committed + i] = report.token[i - 1];
+    if (st) {
+        round_fail(e, s, &err);
+        return true;
+    }
+    if (goes_on)
+        followed(e, s, report.n);
+    else
+        st = commit_last(e, s, report.n, &err);
+    if (st) {
+        round_fail(e, s, &err);
+        return true;
+    }
+    int32_t n_rows = a->rows[a->n_read++ % ROUND_REPORTS];
+    publish(e, s, &report);
+    note(e, s, n_rows, report.n - 1);
+    round_settle(e, s);
+    return true;
+}

@@ -1,0 +1,186 @@
+/* The operators of rounds that the device decides: penalties, the walk through candidates, the end of a round. All are
+ * bound by the latency of a few reads. */
+#include <float.h>
+
+#include "op/cuda/cuda.cuh"
+
+/* As the host's, rounding for rounding. */
+__device__ __forceinline__ float with_penalties(const struct penalties &p, float x, int32_t count)
+{
+    if (!(fabsf(x) <= FLT_MAX))
+        return x;
+    if (p.repetition != 1.0f)
+        x = x > 0 ? __fdiv_rn(x, p.repetition) : __fmul_rn(x, p.repetition);
+    if (count > 0)
+        x = __fsub_rn(x, __fadd_rn(__fmul_rn(p.frequency, (float)count), p.presence));
+    return fminf(fmaxf(x, -FLT_MAX), FLT_MAX);
+}
+
+/* How often id is among n tokens. */
+__device__ __forceinline__ int32_t count_of(const int32_t *token, int32_t n, int32_t id)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++)
+        count += token[i] == id;
+    return count;
+}
+
+enum { THREADS = 512 };
+
+/* A block a row. */
+static __global__ void __launch_bounds__(THREADS)
+    penalise(float *logits, int64_t stride, int32_t first, const struct resident *r,
+             struct history h)
+{
+    begin_kernel();
+    __shared__ int32_t token[RESIDENT_ROWS];
+    struct penalties p = *h.p;
+    int32_t j = first + (int32_t)blockIdx.x; /* drafts before */
+    float *row = logits + blockIdx.x * stride;
+    if (p.n_seen < 0)
+        return;
+    if (threadIdx.x < RESIDENT_ROWS)
+        token[threadIdx.x] = r->token[threadIdx.x];
+    __syncthreads();
+    for (int32_t i = (int32_t)threadIdx.x; i < p.n_seen; i += THREADS) {
+        int32_t id = h.seen[i];
+        row[id] = with_penalties(p, row[id], h.times[id] - 1 + count_of(token + 1, j, id));
+    }
+    int32_t i = (int32_t)threadIdx.x + 1;
+    if (i > j || h.times[token[i]] > 0 || count_of(token + 1, i - 1, token[i]) > 0)
+        return;
+    row[token[i]] = with_penalties(p, row[token[i]], count_of(token + 1, j, token[i]));
+}
+
+extern "C" lathe_status cuda_penalise(void *stream, const struct penalise_args *a, lathe_error *err)
+{
+    struct gpu *c = cuda_of(stream);
+    launch_next(c, penalise, (unsigned)a->logits.dim[0], THREADS, 0, (float *)a->logits.data,
+                a->logits.stride, a->first, a->r, *a->h);
+    return cuda_launched(c, err);
+}
+
+/* A warp. */
+static __global__ void __launch_bounds__(32)
+    walk(int32_t *token, const int32_t *id, int64_t id_stride, const float *score,
+         int64_t score_stride, int32_t n, int32_t k, struct history h)
+{
+    begin_kernel();
+    __shared__ int32_t taken[RESIDENT_ROWS];
+    struct penalties p = *h.p;
+    int32_t place = 0, i = 0;
+    for (; i < n; i++) {
+        int32_t best = -1, best_id = INT32_MAX;
+        float most = 0;
+        for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
+            int32_t of = id[i * id_stride + c];
+            float x = score[i * score_stride + (int64_t)place * k + c];
+            if (of < 0 || !(fabsf(x) <= FLT_MAX))
+                continue;
+            if (p.n_seen >= 0) {
+                int32_t times = h.times[of], more = count_of(taken, i, of);
+                if (times > 0 || more > 0)
+                    x = with_penalties(p, x, max(times - 1, 0) + more);
+            }
+            if (best < 0 || x > most || (x == most && of < best_id))
+                best = c, best_id = of, most = x;
+        }
+#pragma unroll
+        for (int m = 16; m > 0; m >>= 1) {
+            int32_t c = __shfl_xor_sync(0xffffffffu, best, m);
+            int32_t of = __shfl_xor_sync(0xffffffffu, best_id, m);
+            float x = __shfl_xor_sync(0xffffffffu, most, m);
+            if (c >= 0 && (best < 0 || x > most || (x == most && of < best_id)))
+                best = c, best_id = of, most = x;
+        }
+        place = best;
+        if (best < 0)
+            break;
+        if (threadIdx.x == 0)
+            token[i] = taken[i] = best_id;
+        __syncwarp();
+    }
+    for (i += (int32_t)threadIdx.x; i < n; i += 32)
+        token[i] = 0;
+}
+
+extern "C" lathe_status cuda_walk(void *stream, const struct walk_args *a, lathe_error *err)
+{
+    struct gpu *c = cuda_of(stream);
+    launch_next(c, walk, 1, 32, 0, (int32_t *)a->token.data, (const int32_t *)a->id.data,
+                a->id.stride, (const float *)a->score.data, a->score.stride, a->id.dim[0],
+                a->id.dim[1], *a->h);
+    return cuda_launched(c, err);
+}
+
+/* By the lanes that have a token, each another: the history has them once more. */
+__device__ __forceinline__ void note(const struct history &h, int lane, bool has, int32_t id)
+{
+    unsigned same = __match_any_sync(0xffffffffu, has ? id : -1 - lane);
+    int32_t n_seen = h.p->n_seen, times = 0;
+    bool is_first = has && __ffs((int)same) - 1 == lane && n_seen >= 0;
+    if (is_first)
+        times = h.times[id];
+    unsigned fresh = __ballot_sync(0xffffffffu, is_first && times == 0);
+    if (is_first) {
+        h.times[id] = max(times, 1) + __popc(same);
+        if (times == 0)
+            h.seen[n_seen + __popc(fresh & ((1u << lane) - 1))] = id;
+    }
+    if (lane == 0)
+        h.p->n_seen = n_seen + __popc(fresh);
+}
+
+/* A warp, a lane a row. */
+static __global__ void __launch_bounds__(32)
+    advance(struct resident *r, int32_t rows, struct history h, struct round_report *report)
+{
+    begin_kernel();
+    int lane = (int)threadIdx.x, i = min(lane, RESIDENT_ROWS - 1);
+    int32_t best = r->best[i], n_rounds = r->n_rounds;
+    bool is_decided = lane < rows && best >= 0 && r->logit[i] <= FLT_MAX;
+    bool goes_on = is_decided && lane + 1 < rows && best == r->token[min(i + 1, RESIDENT_ROWS - 1)];
+    for (int k = 0; k < r->n_stops; k++)
+        goes_on = goes_on && r->stop[k] != best;
+    /* The first row that does not go on is the last that is judged. */
+    int last = __ffs((int)~__ballot_sync(0xffffffffu, goes_on)) - 1;
+    int n = last + (int)(__ballot_sync(0xffffffffu, is_decided) >> last & 1);
+    struct round_report *to = &report[n_rounds % ROUND_REPORTS];
+    int32_t anchor = __shfl_sync(0xffffffffu, best, max(n - 1, 0));
+    if (lane < n)
+        to->token[lane] = best;
+    if (lane == 0) {
+        to->n = n;
+        r->n_rounds = n_rounds + 1;
+        r->keep = r->seq[rows];
+        r->keep.n_rows = r->behind.n_rows = n;
+    }
+    if (n == 0)
+        return;
+    note(h, lane, lane < n, best);
+    if (lane < RESIDENT_ROWS)
+        r->kept_token[lane] = r->token[lane];
+    __syncwarp();
+    if (lane == 0) {
+        r->token[0] = r->block_token[0] = anchor;
+        r->behind.pos = r->keep.pos - 1;
+        r->block.pos += n;
+    }
+    if (lane > RESIDENT_ROWS)
+        return;
+    r->kept_pos[lane] = r->pos[lane];
+    r->pos[lane] += n;
+    r->one[lane].pos += n;
+    r->seq[lane].pos += n;
+    for (int axis = 0; axis < 3; axis++) {
+        r->kept_rope_pos[lane][axis] = r->rope_pos[lane][axis];
+        r->rope_pos[lane][axis] += n;
+    }
+}
+
+extern "C" lathe_status cuda_advance(void *stream, const struct advance_args *a, lathe_error *err)
+{
+    struct gpu *c = cuda_of(stream);
+    launch_next(c, advance, 1, 32, 0, a->r, a->n_rows, *a->h, a->report);
+    return cuda_launched(c, err);
+}
