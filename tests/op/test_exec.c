@@ -127,7 +127,14 @@ TEST(joined_operators_fail_under_their_name)
     bool whole;
     int32_t token[T] = {0}, slot[T] = {0}, pos[T] = {0, 1}, rope_pos[T][3] = {{0}};
     struct batch_seq seq = {0, 0, T, 0};
-    struct batch batch = {PHASE_DECODE, T, 1, token, slot, pos, rope_pos, &seq};
+    struct batch batch = {.phase = PHASE_DECODE,
+                          .n_rows = T,
+                          .n_seqs = 1,
+                          .token = token,
+                          .slot = slot,
+                          .pos = pos,
+                          .rope_pos = rope_pos,
+                          .seq = &seq};
     struct gdn_heads heads = {1, 1, N, N};
     struct weight w = op_weight(WF_BF16, N, N, &r, 1), qkv = op_weight(WF_BF16, 3 * N, N, &r, 1),
                   gate = op_weight(WF_BF16, 1, N, &r, 1);
