@@ -22,9 +22,10 @@ static const char help[] =
     "  --cors-origin ORIGIN   a page that may use it; repeatable\n"
     "  --alias NAME           a name of the model, the first is its id\n"
     "  --slots N  --queue N   requests that run at once (1), that wait (64)\n"
-    "  --unknown-fields warn|error   fields of a body that are not known (warn)\n"
-    "  --max-body MB  --body-memory MB   of one body (64), of all (512)\n"
+    "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
+    "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --drain-timeout S   at the end (30)\n"
+    "  --queue-timeout S  --request-timeout S   0: none (0)\n"
     "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
@@ -38,6 +39,7 @@ struct serve {
     struct engine_args engine;
     const char *host, *unknown;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
+    int64_t queue_timeout, request_timeout;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
 };
@@ -63,6 +65,8 @@ static void add_options(struct serve *v)
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
     option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
     option_int(o, "--max-connections", NULL, &v->max_connections, 1, 100000);
+    option_int(o, "--queue-timeout", NULL, &v->queue_timeout, 0, 86400);
+    option_int(o, "--request-timeout", NULL, &v->request_timeout, 0, 86400);
     option_int(o, "--drain-timeout", NULL, &v->drain_timeout, 0, 86400);
     v->host = "127.0.0.1";
     v->port = 8080;
@@ -89,6 +93,9 @@ static void fill(struct serve *v, struct server_options *o)
     o->port = (int32_t)v->port;
     o->model_dir = v->engine.model;
     o->n_slots = (int32_t)v->slots;
+    o->n_queue = (int32_t)v->queue;
+    o->queue_timeout_s = (int32_t)v->queue_timeout;
+    o->request_timeout_s = (int32_t)v->request_timeout;
     o->alias = names_of(&v->alias);
     o->key = names_of(&v->key);
     o->key_file = names_of(&v->key_file);

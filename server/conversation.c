@@ -424,6 +424,21 @@ static bool read_switches(const struct fields *f, struct chat *c)
     return true;
 }
 
+/* What the renderer will make of the switches: the template's variables have the last word. */
+static bool read_thinks(const struct fields *f, struct chat *c)
+{
+    const char *effort = c->conversation.effort, *word = NULL;
+    struct fields kwargs;
+    size_t n;
+    c->thinks = c->conversation.thinking != LATHE_OFF && !(effort && strcmp(effort, "none") == 0);
+    if (!fields_inner(f, "chat_template_kwargs", "chat_template_kwargs.", &kwargs) ||
+        !field_text(&kwargs, "reasoning_effort", &word, &n))
+        return false;
+    if (word && strcmp(word, "none") == 0)
+        c->thinks = false;
+    return field_bool(&kwargs, "enable_thinking", &c->thinks);
+}
+
 bool chat_read(const struct fields *f, struct chat *c)
 {
     lathe_error err;
@@ -431,7 +446,7 @@ bool chat_read(const struct fields *f, struct chat *c)
     buf_init(&c->messages, TEXT_LIMIT);
     buf_init(&c->tools, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
-    if (!read_switches(f, c) || !read_messages(f, c) || !read_tools(f, c))
+    if (!read_switches(f, c) || !read_thinks(f, c) || !read_messages(f, c) || !read_tools(f, c))
         return false;
     if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
         buf_check(&c->kwargs, "chat_template_kwargs", &err))

@@ -9,6 +9,7 @@ struct chat {
     struct buf messages, tools, kwargs;
     bool ends_with_assistant; /* the last message is the assistant's */
     size_t n_tools;
+    bool thinks; /* with these switches */
 };
 
 /* The fields that chat_read knows. */

@@ -28,6 +28,27 @@ struct exchange {
     const char *type;
     struct buf unknown; /* x-unknown-fields: names, separated by ", " */
     int n_unknown;
+    struct buf warnings; /* x-warnings: sentences, separated by "; " */
 };
+
+/* ---- Replies in pieces: for handlers on a thread of their own ------------------------------- */
+
+/* Sends the head of a 200 now; what stream_write gives follows it, and the handler's return ends it. x->reply and
+ * x->failure do not count from here on. x->type is the media type. */
+void stream_begin(struct exchange *x);
+bool stream_begun(const struct exchange *x);
+/* Empties `bytes` into the stream. False if the client is gone or takes nothing: the handler should end. */
+bool stream_write(struct exchange *x, struct buf *bytes);
+/* The end will be no end: the connection is cut, so that the client does not take what it has for an answer. */
+void stream_break(struct exchange *x);
+
+enum peer {
+    PEER_THERE,
+    PEER_HALF_CLOSED, /* its side is shut: something written will show whether it still reads */
+    PEER_GONE,        /* closed, reset, or without progress for too long */
+};
+enum peer stream_peer(struct exchange *x);
+/* The server ends what runs. */
+bool stream_must_end(const struct exchange *x);
 
 #endif

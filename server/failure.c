@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -32,6 +33,8 @@ static const struct words {
     [HEAD_TOO_LARGE] = {431, invalid, "request_too_large", "request_too_large", 0},
     [BAD_ENCODING] = {415, invalid, "unsupported_media_type", invalid, 0},
     [QUEUE_FULL] = {429, "rate_limit_error", "queue_full", "rate_limit_error", 2},
+    [QUEUE_TIMEOUT] = {429, "rate_limit_error", "queue_timeout", "rate_limit_error", 2},
+    [DEADLINE] = {504, server_error, "deadline_exceeded", "timeout_error", 0},
     [INTERNAL] = {500, server_error, "internal_error", "api_error", 0},
     [LOADING] = {503, server_error, "loading_model", "overloaded_error", 5},
     [DRAINING] = {503, server_error, "shutting_down", "overloaded_error", 5},
@@ -93,8 +96,23 @@ static enum condition condition_of(lathe_status st)
     return INTERNAL;
 }
 
+/* The first two numbers of the library's message: the prompt's tokens and the context's. */
+static bool refuse_prompt(struct failure *f, const char *message)
+{
+    static const char digits[] = "0123456789";
+    char *end;
+    f->n_prompt = strtol(message + strcspn(message, digits), &end, 10);
+    f->n_ctx = strtol(end + strcspn(end, digits), NULL, 10);
+    return refuse_field(f, PROMPT_TOO_LONG, "messages",
+                        "This model's maximum context length is %ld tokens. However, the prompt "
+                        "has %ld tokens. Reduce the length of the messages.",
+                        f->n_ctx, f->n_prompt);
+}
+
 bool refuse_status(struct failure *f, const lathe_error *err)
 {
+    if (err->status == LATHE_E_CONTEXT)
+        return refuse_prompt(f, err->message);
     char param[sizeof f->param] = "";
     size_t n = strcspn(err->message, ": ");
     if (err->message[n] == ':' && n < sizeof param &&
@@ -143,5 +161,8 @@ void failure_print(struct buf *out, const struct failure *f, enum shape shape,
     } else {
         buf_puts(out, "null");
     }
-    buf_printf(out, ",\"code\":\"%s\"}}", w->code);
+    buf_printf(out, ",\"code\":\"%s\"", w->code);
+    if (f->condition == PROMPT_TOO_LONG)
+        buf_printf(out, ",\"n_prompt_tokens\":%ld,\"n_ctx\":%ld", f->n_prompt, f->n_ctx);
+    buf_puts(out, "}}");
 }

@@ -25,6 +25,8 @@ enum condition {
     HEAD_TOO_LARGE,
     BAD_ENCODING,
     QUEUE_FULL,
+    QUEUE_TIMEOUT,
+    DEADLINE,
     INTERNAL,
     LOADING,
     DRAINING,
@@ -38,7 +40,8 @@ enum shape { SHAPE_OPENAI, SHAPE_ANTHROPIC };
 struct failure {
     enum condition condition;
     char message[1024];
-    char param[160]; /* JSON path of the field, "messages[3].content"; "" for none */
+    char param[160];      /* JSON path of the field, "messages[3].content"; "" for none */
+    long n_prompt, n_ctx; /* of PROMPT_TOO_LONG */
 };
 
 /* Keep the first failure only. Both return false: `return refuse(f, ...)`. */

@@ -9,11 +9,13 @@
  * body thrown away, and then refused: a client that still sends would otherwise see a broken connection instead of
  * the status. Two are refused at once, since they wait or would send too much: Expect: 100-continue, and a
  * Content-Length beyond the limit. */
+/* POLLRDHUP is an extension of Linux. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <openssl/rand.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +39,10 @@ enum {
     BODY_MS = 300000,
     BODY_PROGRESS_MS = 30000,
     WATCH_MS = 250,
+    STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken */
+    STALL_MS = 60000,       /* and for how long it may take nothing */
+    LAST_WORDS_MS = 3000,
+    MORE_LONG = 8, /* generating requests beyond what the engine holds: it refuses them */
 };
 
 /* ---- Connections ---------------------------------------------------------------------------- */
@@ -61,11 +67,13 @@ struct http {
     struct connection *first;
     int32_t n_connections;
     int32_t n_jobs;    /* on threads of their own */
+    int32_t n_long;    /* of these, generating */
     int32_t n_at_work; /* of these */
     pthread_cond_t turn;
     pthread_t watchdog;
     bool stop;
     bool is_watched;
+    _Atomic(bool) must_end;
 };
 
 /* What http.c keeps beside an exchange: the exchange is its first member. */
@@ -74,9 +82,15 @@ struct call {
     struct http *http;
     struct MHD_Connection *connection;
     struct connection *c;
-    pthread_mutex_t lock;
     _Atomic(int) n_holders; /* the library, and the job */
+    pthread_mutex_t lock;   /* of what follows, up to taken_ms */
     bool is_started, is_done, is_suspended;
+    bool is_streaming; /* a head is wanted, or sent */
+    bool is_broken;    /* the stream will not end properly */
+    bool is_gone;      /* the library has done with the request */
+    struct buf out;    /* of the stream: from n_sent on not yet taken */
+    size_t n_sent;
+    int64_t taken_ms; /* when something was taken, or there was nothing to take */
     bool must_close;
     size_t counted;     /* of the body, in server.bodies */
     int allow;          /* methods, for 405 */
@@ -215,6 +229,8 @@ static void add_headers(struct call *k, struct MHD_Response *r)
     header(r, "request-id", x->id);
     if (x->unknown.len)
         header(r, "x-unknown-fields", buf_str(&x->unknown));
+    if (x->warnings.len)
+        header(r, "x-warnings", buf_str(&x->warnings));
     if (x->failure.condition == BAD_KEY)
         header(r, "WWW-Authenticate", "Bearer");
     if (x->failure.condition == BAD_METHOD) {
@@ -247,6 +263,127 @@ static void preflight_headers(struct call *k, struct MHD_Response *r)
     header(r, "Access-Control-Max-Age", "600");
     if (wanted)
         header(r, "Access-Control-Allow-Headers", wanted);
+}
+
+static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t room)
+{
+    struct call *k = cls;
+    (void)at;
+    pthread_mutex_lock(&k->lock);
+    size_t n = k->out.len - k->n_sent;
+    ssize_t result = 0;
+    if (n > room)
+        n = room;
+    if (n) {
+        memcpy(to, k->out.data + k->n_sent, n);
+        k->n_sent += n;
+        k->taken_ms = now_ms();
+        result = (ssize_t)n;
+    } else if (k->is_done) {
+        result =
+            k->is_broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        k->is_suspended = true;
+        MHD_suspend_connection(k->connection);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return result;
+}
+
+static enum MHD_Result send_stream(struct call *k)
+{
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, k, NULL);
+    if (!r)
+        return MHD_NO;
+    add_headers(k, r);
+    header(r, "Content-Type", k->x.type ? k->x.type : "application/json; charset=utf-8");
+    header(r, "Cache-Control", "no-cache, no-store");
+    header(r, "X-Accel-Buffering", "no");
+    enum MHD_Result ok = MHD_queue_response(k->connection, 200, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+/* With k->lock held. */
+static void wake(struct call *k)
+{
+    if (k->is_suspended) {
+        k->is_suspended = false;
+        MHD_resume_connection(k->connection);
+    }
+}
+
+/* An exchange is the first member of its call. */
+static struct call *call_of(const struct exchange *x)
+{
+    union {
+        const struct exchange *in;
+        struct call *out;
+    } p = {x};
+    return p.out;
+}
+
+void stream_begin(struct exchange *x)
+{
+    struct call *k = call_of(x);
+    pthread_mutex_lock(&k->lock);
+    k->is_streaming = true;
+    k->taken_ms = now_ms();
+    wake(k);
+    pthread_mutex_unlock(&k->lock);
+}
+
+bool stream_begun(const struct exchange *x)
+{
+    return call_of(x)->is_streaming; /* set by the caller's own thread */
+}
+
+bool stream_write(struct exchange *x, struct buf *bytes)
+{
+    struct call *k = call_of(x);
+    pthread_mutex_lock(&k->lock);
+    if (k->n_sent == k->out.len) {
+        buf_clear(&k->out);
+        k->n_sent = 0;
+        k->taken_ms = now_ms();
+    }
+    buf_append(&k->out, buf_str(bytes), bytes->len);
+    bool ok = !k->is_gone && !k->out.over && !k->out.no_memory && !bytes->over && !bytes->no_memory;
+    k->is_broken |= !ok;
+    wake(k);
+    pthread_mutex_unlock(&k->lock);
+    buf_clear(bytes);
+    return ok;
+}
+
+void stream_break(struct exchange *x)
+{
+    struct call *k = call_of(x);
+    pthread_mutex_lock(&k->lock);
+    k->is_broken = true;
+    pthread_mutex_unlock(&k->lock);
+}
+
+enum peer stream_peer(struct exchange *x)
+{
+    struct call *k = call_of(x);
+    enum peer peer = PEER_THERE;
+    /* The library closes the socket after is_gone is set. */
+    pthread_mutex_lock(&k->lock);
+    struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP};
+    if (k->is_gone || (k->n_sent < k->out.len && now_ms() - k->taken_ms > STALL_MS) ||
+        (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL)))
+        peer = PEER_GONE;
+    else if (p.revents & POLLRDHUP)
+        peer = PEER_HALF_CLOSED;
+    pthread_mutex_unlock(&k->lock);
+    return peer;
+}
+
+bool stream_must_end(const struct exchange *x)
+{
+    return atomic_load(&call_of(x)->http->must_end);
 }
 
 static enum MHD_Result send_reply(struct call *k)
@@ -283,15 +420,10 @@ static enum MHD_Result send_reply(struct call *k)
 
 /* ---- Reading the head ----------------------------------------------------------------------- */
 
-static void make_id(char out[MAX_REQUEST_ID + 1])
+static void make_id(struct exchange *x)
 {
-    static const char digit[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    unsigned char byte[24] = {0};
-    (void)RAND_bytes(byte, sizeof byte);
-    memcpy(out, "req_", 4);
-    for (size_t i = 0; i < sizeof byte; i++)
-        out[4 + i] = digit[byte[i] % 62];
-    out[4 + sizeof byte] = 0;
+    memcpy(x->id, "req_", 4);
+    server_id(x->server, x->id + 4);
 }
 
 static bool is_id(const char *s)
@@ -458,6 +590,8 @@ static void drop(struct call *k)
     buf_release(&k->x.body);
     buf_release(&k->x.reply);
     buf_release(&k->x.unknown);
+    buf_release(&k->x.warnings);
+    buf_release(&k->out);
     free(k->x.path);
     free(k->method);
     pthread_mutex_destroy(&k->lock);
@@ -482,6 +616,8 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     buf_init(&k->x.body, h->server->options.max_body);
     buf_init(&k->x.reply, SIZE_MAX / 2);
     buf_init(&k->x.unknown, MAX_LISTED_BYTES);
+    buf_init(&k->x.warnings, MAX_LISTED_BYTES);
+    buf_init(&k->out, STREAM_LIMIT);
     set_stage(h, c, STAGE_BODY);
     return k;
 }
@@ -538,15 +674,19 @@ static void *job(void *arg)
 {
     struct call *k = arg;
     struct http *h = k->http;
-    run_in_turn(k);
+    bool is_long = k->x.route->runs == RUNS_LONG;
+    if (is_long)
+        k->x.route->handle(&k->x);
+    else
+        run_in_turn(k);
     pthread_mutex_lock(&k->lock);
     k->is_done = true;
-    k->is_suspended = false;
-    MHD_resume_connection(k->connection);
+    wake(k);
     pthread_mutex_unlock(&k->lock);
     drop(k);
     pthread_mutex_lock(&h->lock);
     h->n_jobs--;
+    h->n_long -= is_long;
     pthread_cond_broadcast(&h->idle);
     pthread_mutex_unlock(&h->lock);
     return NULL;
@@ -558,13 +698,17 @@ static bool start_job(struct call *k)
     struct http *h = k->http;
     pthread_attr_t attr;
     pthread_t thread;
+    bool is_long = k->x.route->runs == RUNS_LONG;
+    const struct server_options *o = &k->x.server->options;
+    int32_t most = is_long ? o->n_slots + o->n_queue + MORE_LONG : POOL_AT_WORK + POOL_WAITING;
     pthread_mutex_lock(&h->lock);
-    bool is_full = h->n_jobs >= POOL_AT_WORK + POOL_WAITING;
+    bool is_full = (is_long ? h->n_long : h->n_jobs - h->n_long) >= most;
     h->n_jobs += !is_full;
+    h->n_long += is_long && !is_full;
     pthread_mutex_unlock(&h->lock);
     if (is_full)
         return refuse(&k->x.failure, QUEUE_FULL, "%d requests of this kind are at work or wait",
-                      POOL_AT_WORK + POOL_WAITING);
+                      (int)most);
     (void)pthread_attr_init(&attr);
     (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     k->is_suspended = true;
@@ -575,10 +719,10 @@ static bool start_job(struct call *k)
     if (rc == 0)
         return true;
     atomic_fetch_sub(&k->n_holders, 1);
-    k->is_suspended = false;
-    MHD_resume_connection(k->connection);
+    wake(k);
     pthread_mutex_lock(&h->lock);
     h->n_jobs--;
+    h->n_long -= is_long;
     pthread_mutex_unlock(&h->lock);
     k->is_done = true;
     (void)refuse(&k->x.failure, BUSY, "no thread can be started");
@@ -593,13 +737,15 @@ static enum MHD_Result answer(struct call *k)
     if (!k->is_started) {
         k->is_started = true;
         set_stage(k->http, k->c, STAGE_REPLY);
-        bool is_job = x->failure.condition == FINE && x->route && x->route->pooled;
+        bool is_job = x->failure.condition == FINE && x->route && x->route->runs != RUNS_INLINE;
         if (!is_job || !start_job(k)) {
             if (x->failure.condition == FINE && x->route)
                 x->route->handle(x);
             k->is_done = true;
             ok = send_reply(k);
         }
+    } else if (k->is_streaming) {
+        ok = send_stream(k);
     } else if (k->is_done) {
         ok = send_reply(k);
     }
@@ -624,7 +770,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
         if (head.id)
             (void)snprintf(k->x.id, sizeof k->x.id, "%s", head.id);
         else
-            make_id(k->x.id);
+            make_id(&k->x);
         if (!check_head(k, &head) &&
             (k->must_close || k->x.failure.condition == BODY_TOO_LARGE ||
              (head.expect && strcasecmp(head.expect, "100-continue") == 0)))
@@ -649,6 +795,9 @@ static void on_completed(void *cls, struct MHD_Connection *mc, void **context,
     if (!k)
         return;
     set_stage(cls, k->c, STAGE_IDLE);
+    pthread_mutex_lock(&k->lock);
+    k->is_gone = true;
+    pthread_mutex_unlock(&k->lock);
     drop(k);
 }
 
@@ -732,16 +881,28 @@ static bool is_busy(const struct http *h)
     return busy;
 }
 
+static void until_in(struct timespec *t, int64_t ms)
+{
+    (void)clock_gettime(CLOCK_REALTIME, t);
+    t->tv_sec += (time_t)(ms / 1000);
+    t->tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (t->tv_nsec >= 1000000000L) {
+        t->tv_sec++;
+        t->tv_nsec -= 1000000000L;
+    }
+}
+
 void http_drain(struct http *h, int64_t timeout_ms)
 {
     struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)(timeout_ms / 1000);
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
+    until_in(&until, timeout_ms);
+    pthread_mutex_lock(&h->lock);
+    while (is_busy(h) && pthread_cond_timedwait(&h->idle, &h->lock, &until) == 0)
+        continue;
+    pthread_mutex_unlock(&h->lock);
+    atomic_store(&h->must_end, true);
+    /* The last words of what is ended now are still sent. */
+    until_in(&until, LAST_WORDS_MS);
     pthread_mutex_lock(&h->lock);
     while (is_busy(h) && pthread_cond_timedwait(&h->idle, &h->lock, &until) == 0)
         continue;
@@ -753,6 +914,7 @@ void http_close(struct http *h)
     if (!h)
         return;
     /* A job holds a suspended connection, with which the library must not be stopped. */
+    atomic_store(&h->must_end, true);
     pthread_mutex_lock(&h->lock);
     while (h->n_jobs > 0)
         pthread_cond_wait(&h->idle, &h->lock);

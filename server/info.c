@@ -96,9 +96,14 @@ static void put_model(struct exchange *x)
                "\"max_input_tokens\":%d,\"max_tokens\":%d,\"max_output_tokens\":%d,",
                n_ctx, n_ctx, n_ctx, n_ctx - 1, n_ctx - 1, n_ctx - 1);
     buf_puts(out, "\"input_modalities\":[\"text\"],\"output_modalities\":[\"text\"],"
-                  "\"supported_parameters\":[],\"capabilities\":{\"tools\":false,"
-                  "\"reasoning\":false,\"reasoning_efforts\":[],\"structured_output\":false,"
-                  "\"vision\":false,\"embeddings\":false},\"aliases\":[");
+                  "\"supported_parameters\":[\"frequency_penalty\",\"include_reasoning\","
+                  "\"logit_bias\",\"max_completion_tokens\",\"max_tokens\",\"min_p\","
+                  "\"parallel_tool_calls\",\"presence_penalty\",\"reasoning\","
+                  "\"reasoning_effort\",\"repetition_penalty\",\"seed\",\"stop\","
+                  "\"temperature\",\"tool_choice\",\"tools\",\"top_k\",\"top_p\"],"
+                  "\"capabilities\":{\"tools\":true,\"reasoning\":true,\"reasoning_efforts\":"
+                  "[\"low\",\"medium\",\"xhigh\"],\"structured_output\":false,\"vision\":false,"
+                  "\"embeddings\":false},\"aliases\":[");
     for (size_t i = 1; i < s->options.alias.n; i++) {
         if (i > 1)
             buf_putc(out, ',');

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dialects.h"
 #include "info.h"
 #include "text.h"
 
@@ -17,9 +18,12 @@ const struct route routes[] = {
     {GET, "/models", .v1 = true, .handle = models_list},
     {GET, "/models", .v1 = true, .prefix = true, .handle = models_one},
     {GET, "/props", .closed = CLOSED_LOADING, .handle = props},
-    {POST, "/tokenize", .pooled = true, .closed = CLOSED_LOADING, .handle = tokenize},
-    {POST, "/detokenize", .pooled = true, .closed = CLOSED_LOADING, .handle = detokenize},
-    {POST, "/apply-template", .pooled = true, .closed = CLOSED_LOADING, .handle = apply_template},
+    {POST, "/chat/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
+     .handle = chat_completions},
+    {POST, "/tokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = tokenize},
+    {POST, "/detokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = detokenize},
+    {POST, "/apply-template", .runs = RUNS_POOLED, .closed = CLOSED_LOADING,
+     .handle = apply_template},
     {0},
 };
 

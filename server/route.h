@@ -11,13 +11,19 @@ enum method { GET = 1, POST = 2, DELETE = 4 }; /* bits of a set */
 /* When a route answers 503. */
 enum closed { NEVER_CLOSED, CLOSED_LOADING, CLOSED_DRAINING /* and while loading */ };
 
+enum runs {
+    RUNS_INLINE, /* on the thread that serves the sockets: from memory, at once */
+    RUNS_POOLED, /* on a thread of its own, few at a time: it renders or tokenises */
+    RUNS_LONG,   /* on a thread of its own, as many as the engine takes: it generates */
+};
+
 struct route {
     enum method method;
     const char *path; /* without /v1 */
     bool v1;          /* also, and by name, below /v1 */
     bool prefix;      /* any path that begins with it and a slash */
     bool no_key;      /* answers without an API key */
-    bool pooled;      /* runs on a thread of its own: it renders or tokenises */
+    enum runs runs;
     enum closed closed;
     void (*handle)(struct exchange *x);
 };

@@ -1,5 +1,6 @@
 #include "server.h"
 
+#include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,16 @@ static lathe_status read_eos_token(struct server *s, lathe_error *err)
     return st;
 }
 
+static void make_fingerprint(struct server *s)
+{
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    char all[512];
+    int n = snprintf(all, sizeof all, "%s\n%s\n%s", lathe_version(), s->template_sha256, s->model);
+    SHA256((const unsigned char *)all, (size_t)n, digest);
+    (void)snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x%02x", digest[0],
+                   digest[1], digest[2], digest[3], digest[4], digest[5]);
+}
+
 static lathe_status read_keys(struct server *s, lathe_error *err)
 {
     const struct server_options *o = &s->options;
@@ -103,6 +114,27 @@ static lathe_status read_keys(struct server *s, lathe_error *err)
     return st;
 }
 
+/* ---- Ids and the clock ---------------------------------------------------------------------- */
+
+void server_id(const struct server *s, char out[25])
+{
+    static const char digit[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    unsigned char byte[24] = {0};
+    if (s->options.id) {
+        s->options.id(out);
+        return;
+    }
+    (void)RAND_bytes(byte, sizeof byte);
+    for (size_t i = 0; i < sizeof byte; i++)
+        out[i] = digit[byte[i] % 62];
+    out[sizeof byte] = 0;
+}
+
+int64_t server_now(const struct server *s)
+{
+    return s->options.now ? s->options.now() : (int64_t)time(NULL);
+}
+
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 lathe_status server_open(struct server **out, const struct server_options *o, lathe_error *err)
@@ -111,13 +143,15 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!s)
         return fail_memory(err, sizeof *s);
     s->options = *o;
-    s->created = (int64_t)time(NULL);
+    s->created = server_now(s);
     atomic_init(&s->phase, PHASE_LOADING);
     lathe_status st = name_model(s, err);
     if (!st)
         st = read_template(s, err);
     if (!st)
         st = read_eos_token(s, err);
+    if (!st)
+        make_fingerprint(s);
     if (!st)
         st = read_keys(s, err);
     if (!st)

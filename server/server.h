@@ -11,14 +11,18 @@ struct server_options {
     const char *host; /* a name or an address */
     int32_t port;     /* 0: any that is free */
     const char *model_dir;
-    int32_t n_ctx, n_slots; /* of the engine that will be given */
+    int32_t n_ctx, n_slots, n_queue; /* of the engine that will be given */
     struct names alias; /* names of the model; the first is its id. None: the directory's name */
     struct names key, key_file, allowed_host, cors_origin;
     bool unknown_is_error;        /* refuse unknown fields of bodies */
     size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
     int32_t max_connections;
+    int32_t queue_timeout_s, request_timeout_s; /* 0: none */
+    /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
+    int64_t (*now)(void);
+    void (*id)(char out[25]);
 };
-/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections. */
+/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, no timeouts. */
 void server_options_init(struct server_options *o);
 
 /* Listens. What *o points to must stay until the server is closed. */
@@ -29,9 +33,8 @@ bool server_has_key(const struct server *s);
 void server_ready(struct server *s, lathe_engine *engine);
 /* The share of the model that is loaded, 0..1. */
 void server_progress(struct server *s, double share);
-/* No new work from here on; waits up to timeout_ms for what runs. */
+/* No new work from here on; waits up to timeout_ms for what runs, then ends it with an error. */
 void server_drain(struct server *s, int64_t timeout_ms);
-/* Ends what still runs. */
 void server_close(struct server *s);
 
 #endif

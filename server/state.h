@@ -25,9 +25,14 @@ struct server {
     char model[256];        /* the model's id */
     char *template;         /* chat_template.jinja; "" if there is none */
     char template_sha256[65];
-    char eos_token[64]; /* "" if not known */
-    int64_t created;    /* seconds since 1970: when the server opened */
+    char eos_token[64];   /* "" if not known */
+    char fingerprint[20]; /* "fp_": of the program, the template and the model's name */
+    int64_t created;      /* seconds since 1970: when the server opened */
 };
+
+/* 24 characters of a fresh id. */
+void server_id(const struct server *s, char out[25]);
+int64_t server_now(const struct server *s);
 
 /* Is it the model's id or an alias, what clients append aside? */
 bool server_has_model(const struct server *s, const char *name);
@@ -35,7 +40,7 @@ bool server_has_model(const struct server *s, const char *name);
 /* Listening and connections: http.c. */
 lathe_status http_open(struct http **h, struct server *s, lathe_error *err);
 int32_t http_port(const struct http *h);
-/* Waits until nothing runs any more, or for timeout_ms. */
+/* Waits until nothing runs any more, or for timeout_ms; then stream_must_end is true. */
 void http_drain(struct http *h, int64_t timeout_ms);
 void http_close(struct http *h);
 

@@ -380,8 +380,8 @@ typedef struct lathe_event {
 
 typedef struct lathe_request lathe_request;
 
-/* Checks and queues a request. Everything in *o is copied. LATHE_E_CONTEXT, naming both numbers, if
- * the prompt does not fit; LATHE_E_UNSUPPORTED, naming the place, if the conversation has images or
+/* Checks and queues a request. Everything in *o is copied. LATHE_E_CONTEXT, naming first the prompt's
+ * tokens and then the context's, if the prompt does not fit; LATHE_E_UNSUPPORTED, naming the place, if the conversation has images or
  * videos, which lathe_render shows as the template's placeholders. */
 lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err);

@@ -12,7 +12,7 @@ if ! clang-format --version | grep -q 'version 14\.'; then
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-bad=$(find include src cli tools bench tests -name '*.[ch]' | sort | xargs clang-format --dry-run 2>&1 |
+bad=$(find include src server cli tools bench tests -name '*.[ch]' | sort | xargs clang-format --dry-run 2>&1 |
     grep -oE '^[^ :]+:[0-9]+' | cut -d: -f1 | sort -u)
 if [ -n "$bad" ]; then
     echo "FAIL test_format: make format would change"

@@ -1,0 +1,594 @@
+/* POST /v1/chat/completions. */
+#include <stdio.h>
+#include <string.h>
+
+#include "dialects.h"
+#include "generate.h"
+#include "state.h"
+
+/* ---- State of a reply ----------------------------------------------------------------------- */
+
+struct chat_state {
+    const struct server *server;
+    char id[40];
+    int64_t created;
+    const char *model; /* as the client named it */
+    bool stream, include_usage, hide_reasoning;
+    int32_t n_calls, n_cached;
+    /* The reply in one piece. */
+    struct buf content, reasoning, calls;
+    const char *const *warning;
+    size_t n_warnings;
+};
+
+enum { MESSAGE_LIMIT = 256 << 20 };
+
+/* ---- The request ---------------------------------------------------------------------------- */
+
+/* Fields that change nothing here, or nothing but speed. */
+static const char *const hints[] = {"user",
+                                    "safety_identifier",
+                                    "metadata",
+                                    "store",
+                                    "service_tier",
+                                    "prompt_cache_key",
+                                    "prompt_cache_retention",
+                                    "prompt_cache_options",
+                                    "verbosity",
+                                    "request_id",
+                                    "id_slot",
+                                    "prediction",
+                                    "priority"};
+
+static const char *const read_fields[] = {"model",
+                                          "stream",
+                                          "stream_options",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "repeat_penalty",
+                                          "repetition_penalty",
+                                          "seed",
+                                          "stop",
+                                          "stop_sequences",
+                                          "stop_token_ids",
+                                          "ignore_eos",
+                                          "min_tokens",
+                                          "max_tokens",
+                                          "max_completion_tokens",
+                                          "n_predict",
+                                          "logit_bias",
+                                          "cache_prompt",
+                                          "return_progress",
+                                          "include_reasoning",
+                                          "reasoning_format",
+                                          "tool_choice",
+                                          "parallel_tool_calls",
+                                          "response_format",
+                                          "modalities"};
+
+/* Accepted where they ask for what is done anyway. */
+static const struct neutral {
+    const char *name, *value; /* as JSON */
+} neutrals[] = {
+    {"n", "1"},
+    {"best_of", "1"},
+    {"echo", "false"},
+    {"logprobs", "false"},
+    {"top_logprobs", "0"},
+    {"skip_special_tokens", "true"},
+    {"include_stop_str_in_output", "false"},
+    {"continue_final_message", "false"},
+    {"add_generation_prompt", "true"},
+    {"timings_per_token", "false"},
+    {"return_token_ids", "false"},
+    {"typical_p", "1"},
+    {"top_a", "0"},
+    {"tfs", "1"},
+    {"xtc_probability", "0"},
+    {"dry_multiplier", "0"},
+    {"mirostat", "0"},
+    {"dynatemp_range", "0"},
+    {"use_beam_search", "false"},
+    {"length_penalty", "1"},
+};
+
+static const struct refused {
+    const char *name, *instead;
+} refused[] = {
+    {"functions", "use tools"},
+    {"function_call", "use tool_choice"},
+    {"audio", "only text is generated"},
+    {"web_search_options", "there is no web search; give a tool"},
+    {"moderation", "there is no moderation"},
+    {"chat_template", "the model's own template is used"},
+    {"cache_salt", "leave it out"},
+    {"guided_json", "output cannot be bound to a schema"},
+    {"guided_regex", "output cannot be bound to a pattern"},
+    {"guided_choice", "output cannot be bound to choices"},
+    {"guided_grammar", "output cannot be bound to a grammar"},
+    {"structured_outputs", "output cannot be bound to a schema"},
+    {"json_schema", "output cannot be bound to a schema"},
+    {"regex", "output cannot be bound to a pattern"},
+    {"grammar", "output cannot be bound to a grammar"},
+    {"ebnf", "output cannot be bound to a grammar"},
+    {"samplers", "the order of the sampler is fixed"},
+    {"lora", "there are no adapters"},
+    {"logits_processors", "use logit_bias"},
+    {"allowed_token_ids", "use logit_bias"},
+};
+
+enum {
+    N_HINTS = sizeof hints / sizeof *hints,
+    N_READ = sizeof read_fields / sizeof *read_fields,
+    N_NEUTRAL = sizeof neutrals / sizeof *neutrals,
+    N_REFUSED = sizeof refused / sizeof *refused,
+    MAX_KNOWN = N_HINTS + N_READ + N_NEUTRAL + N_REFUSED + 32,
+};
+
+static bool is_neutral(const struct fields *f, const struct neutral *n)
+{
+    const json_t *v = field_value(f, n->name);
+    if (!v)
+        return true;
+    if (json_is_boolean(v))
+        return strcmp(n->value, json_is_true(v) ? "true" : "false") == 0;
+    return json_is_number(v) && n->value[0] >= '0' && n->value[0] <= '9' &&
+           json_number_value(v) == (double)(n->value[0] - '0');
+}
+
+static bool check_fields(struct exchange *x, const struct fields *f)
+{
+    const char *known[MAX_KNOWN];
+    size_t n = 0;
+    for (size_t i = 0; i < N_REFUSED; i++) {
+        if (field_value(f, refused[i].name))
+            return refuse_field(&x->failure, UNSUPPORTED_FIELD, refused[i].name,
+                                "%s is not supported: %s", refused[i].name, refused[i].instead);
+        known[n++] = refused[i].name; /* null */
+    }
+    for (size_t i = 0; i < N_NEUTRAL; i++) {
+        if (!is_neutral(f, &neutrals[i]))
+            return refuse_field(&x->failure, UNSUPPORTED_VALUE, neutrals[i].name,
+                                "%s: only %s is supported", neutrals[i].name, neutrals[i].value);
+        known[n++] = neutrals[i].name;
+    }
+    for (size_t i = 0; i < N_HINTS; i++)
+        known[n++] = hints[i];
+    for (size_t i = 0; i < N_READ; i++)
+        known[n++] = read_fields[i];
+    for (size_t i = 0; i < n_conversation_fields; i++)
+        known[n++] = conversation_fields[i];
+    return fields_unknown(f, x, known, n);
+}
+
+static bool read_stream(struct exchange *x, const struct fields *f, struct generation *g,
+                        struct chat_state *s)
+{
+    static const char *const known[] = {"include_usage", "include_obfuscation",
+                                        "continuous_usage_stats"};
+    struct fields o;
+    bool obfuscation, continuous = false;
+    if (!field_bool(f, "stream", &g->stream) ||
+        !field_bool(f, "return_progress", &g->show_progress) ||
+        !fields_inner(f, "stream_options", "stream_options.", &o) ||
+        !field_bool(&o, "include_usage", &s->include_usage) ||
+        !field_bool(&o, "include_obfuscation", &obfuscation) ||
+        !field_bool(&o, "continuous_usage_stats", &continuous) ||
+        (o.object && !fields_unknown(&o, x, known, 3)))
+        return false;
+    g->show_progress &= g->stream;
+    return !continuous ||
+           refuse_field(&x->failure, UNSUPPORTED_VALUE, "stream_options.continuous_usage_stats",
+                        "stream_options.continuous_usage_stats: only false is "
+                        "supported; include_usage gives the usage at the end");
+}
+
+static bool has_tool(const struct fields *f, const char *name)
+{
+    const json_t *tools = field_value(f, "tools");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        size_t n;
+        const char *s = json_text(&f->doc, json_object_get(function, "name"), &n);
+        if (s && strcmp(s, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool read_named_choice(const struct fields *f, const json_t *v)
+{
+    const json_t *function = json_object_get(v, "function");
+    size_t n;
+    const char *type = json_text(&f->doc, json_object_get(v, "type"), &n);
+    const char *name = json_text(&f->doc, json_object_get(function, "name"), &n);
+    if (type && strcmp(type, "function") == 0 && name && !has_tool(f, name))
+        return refuse_field(f->failure, BAD_VALUE, "tool_choice.function.name",
+                            "tool_choice.function.name: '%.60s' is none of the tools", name);
+    return refuse_field(f->failure, UNSUPPORTED_VALUE, "tool_choice",
+                        "tool_choice: only \"auto\" and \"none\" are supported");
+}
+
+static bool read_tool_choice(const struct fields *f, struct generation *g)
+{
+    const json_t *v = field_value(f, "tool_choice");
+    bool parallel = true;
+    size_t n;
+    if (!field_bool(f, "parallel_tool_calls", &parallel))
+        return false;
+    g->options.no_parallel_calls = !parallel;
+    if (json_is_object(v))
+        return read_named_choice(f, v);
+    const char *s = v ? json_text(&f->doc, v, &n) : "auto";
+    if (!s)
+        return field_is_no(f, "tool_choice", "a word or an object", v);
+    if (strcmp(s, "none") == 0)
+        g->chat.conversation.tools = NULL;
+    else if (strcmp(s, "required") == 0 && g->chat.n_tools)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "tool_choice",
+                            "tool_choice: required is not supported, only \"auto\" and \"none\"");
+    else if (strcmp(s, "required") == 0)
+        return refuse_field(f->failure, BAD_VALUE, "tool_choice",
+                            "tool_choice is required, and there are no tools");
+    else if (strcmp(s, "auto") != 0)
+        return refuse_field(f->failure, BAD_VALUE, "tool_choice",
+                            "tool_choice: '%.40s' is none of auto, none, required", s);
+    return true;
+}
+
+static bool read_formats(const struct fields *f, struct chat_state *s)
+{
+    struct fields format;
+    const char *type = "text", *reasoning = "auto";
+    const json_t *modalities = field_value(f, "modalities");
+    bool include = true, exclude = false;
+    struct fields r;
+    size_t n;
+    if (!fields_inner(f, "response_format", "response_format.", &format) ||
+        !field_text(&format, "type", &type, &n) || !field_bool(f, "include_reasoning", &include) ||
+        !fields_inner(f, "reasoning", "reasoning.", &r) || !field_bool(&r, "exclude", &exclude) ||
+        !field_text(f, "reasoning_format", &reasoning, &n))
+        return false;
+    if (strcmp(type, "text") != 0)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "response_format.type",
+                            "response_format.type: '%.40s' is not supported, only text", type);
+    if (strcmp(reasoning, "auto") != 0 && strcmp(reasoning, "deepseek") != 0)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "reasoning_format",
+                            "reasoning_format: '%.40s' is not supported, only auto and deepseek",
+                            reasoning);
+    const char *only = json_text(&f->doc, json_array_get(modalities, 0), &n);
+    if (modalities && (json_array_size(modalities) != 1 || !only || strcmp(only, "text") != 0))
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "modalities",
+                            "modalities: only [\"text\"] is supported");
+    s->hide_reasoning = !include || exclude;
+    return true;
+}
+
+static bool warn_of_strict_tools(struct exchange *x, const struct fields *f)
+{
+    const json_t *tools = field_value(f, "tools");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        if (!json_is_true(json_object_get(function, "strict")))
+            continue;
+        buf_puts(&x->warnings, "strict of tools is best effort: arguments are not bound to the "
+                               "schema");
+        break;
+    }
+    return true;
+}
+
+static bool read_request(struct exchange *x, const struct fields *f, struct generation *g,
+                         struct chat_state *s)
+{
+    const char *model = x->server->model;
+    size_t n = strlen(model);
+    if (!chat_read(f, &g->chat) || !check_fields(x, f) || !field_text(f, "model", &model, &n))
+        return false;
+    if (g->chat.ends_with_assistant)
+        return refuse_field(&x->failure, UNSUPPORTED_VALUE, "messages",
+                            "messages: the last one is the assistant's, and continuing it is not "
+                            "supported");
+    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
+    g->options.conversation = &g->chat.conversation;
+    s->model = arena_strndup(&g->arena, model, n);
+    if (!s->model)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    return read_stream(x, f, g, s) && sampling_read(f, g) && read_tool_choice(f, g) &&
+           read_formats(f, s) && warn_of_strict_tools(x, f);
+}
+
+static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
+{
+    struct chat_state *s = arena_calloc(&g->arena, 1, sizeof *s);
+    if (!s)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    *state = s;
+    buf_init(&s->content, MESSAGE_LIMIT);
+    buf_init(&s->reasoning, MESSAGE_LIMIT);
+    buf_init(&s->calls, MESSAGE_LIMIT);
+    s->server = x->server;
+    s->created = server_now(x->server);
+    memcpy(s->id, "chatcmpl-", 9);
+    server_id(x->server, s->id + 9);
+    if (!read_request(x, f, g, s))
+        return false;
+    s->stream = g->stream;
+    if (x->warnings.len) {
+        const char **w = arena_alloc(&g->arena, sizeof *w);
+        if (!w)
+            return refuse(&x->failure, INTERNAL, "out of memory");
+        *w = buf_str(&x->warnings);
+        s->warning = w;
+        s->n_warnings = 1;
+    }
+    return true;
+}
+
+/* ---- Pieces of JSON ------------------------------------------------------------------------- */
+
+static void put(struct buf *out, const char *s)
+{
+    json_print_string(out, s, strlen(s));
+}
+
+static void put_head(struct buf *out, const struct chat_state *s, const char *object)
+{
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", s->id, object,
+               (long long)s->created);
+    put(out, s->model);
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", s->server->fingerprint);
+}
+
+static void put_usage(struct buf *out, const lathe_usage *u)
+{
+    buf_printf(out,
+               "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
+               "\"completion_tokens_details\":{\"reasoning_tokens\":%d}}",
+               (int)u->prompt_tokens, (int)u->completion_tokens,
+               (int)(u->prompt_tokens + u->completion_tokens), (int)u->cached_tokens,
+               (int)u->reasoning_tokens);
+}
+
+static double rate(int32_t n, double ms)
+{
+    return ms > 0 ? n * 1e3 / ms : 0;
+}
+
+/* llama.cpp's names: cache_n + prompt_n is the prompt. */
+static void put_timings(struct buf *out, const lathe_usage *u)
+{
+    int32_t n = u->prompt_tokens - u->cached_tokens;
+    buf_printf(out,
+               "{\"prompt_n\":%d,\"cache_n\":%d,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,"
+               "\"predicted_n\":%d,\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,"
+               "\"draft_n\":%d,\"draft_n_accepted\":%d}",
+               (int)n, (int)u->cached_tokens, u->prefill_ms, rate(n, u->prefill_ms),
+               (int)u->completion_tokens, u->decode_ms, rate(u->completion_tokens, u->decode_ms),
+               (int)u->spec.drafted, (int)u->spec.accepted);
+}
+
+static const char *finish_word(lathe_finish finish)
+{
+    return finish == LATHE_FINISH_LENGTH || finish == LATHE_FINISH_CONTEXT ? "length"
+           : finish == LATHE_FINISH_CALLS                                  ? "tool_calls"
+                                                                           : "stop";
+}
+
+/* The string that stopped it. */
+static void put_stop_reason(struct buf *out, const lathe_event *last)
+{
+    if (last->finish == LATHE_FINISH_STOP_STRING && last->text)
+        json_print_string(out, last->text, last->n_text);
+    else
+        buf_puts(out, "null");
+}
+
+/* ---- The stream ----------------------------------------------------------------------------- */
+
+static void begin_chunk(struct buf *out, const struct chat_state *s)
+{
+    buf_puts(out, "data: ");
+    put_head(out, s, "chat.completion.chunk");
+    buf_puts(out, ",\"choices\":[");
+}
+
+static void end_chunk(struct buf *out, const struct chat_state *s)
+{
+    buf_printf(out, "]%s}\n\n", s->include_usage ? ",\"usage\":null" : "");
+}
+
+static void begin_delta(struct buf *out, const struct chat_state *s)
+{
+    begin_chunk(out, s);
+    buf_puts(out, "{\"index\":0,\"delta\":{");
+}
+
+static void end_delta(struct buf *out, const struct chat_state *s)
+{
+    buf_puts(out, "},\"logprobs\":null,\"finish_reason\":null}");
+    end_chunk(out, s);
+}
+
+static void head(struct buf *out, void *state)
+{
+    begin_delta(out, state);
+    buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"");
+    end_delta(out, state);
+}
+
+static void put_text_delta(struct buf *out, const struct chat_state *s, const char *name,
+                           const lathe_event *ev)
+{
+    begin_delta(out, s);
+    buf_printf(out, "\"%s\":", name);
+    json_print_string(out, ev->text, ev->n_text);
+    end_delta(out, s);
+}
+
+static void put_call_head(struct buf *out, const lathe_event *ev)
+{
+    buf_puts(out, "\"id\":");
+    put(out, ev->call_id);
+    buf_puts(out, ",\"type\":\"function\",\"function\":{\"name\":");
+    put(out, ev->name);
+    buf_puts(out, ",\"arguments\":\"");
+}
+
+static void stream_event(struct buf *out, struct chat_state *s, const lathe_event *ev)
+{
+    if (ev->type == LATHE_EVENT_REASONING && !s->hide_reasoning)
+        put_text_delta(out, s, "reasoning_content", ev);
+    if (ev->type == LATHE_EVENT_TEXT)
+        put_text_delta(out, s, "content", ev);
+    if (ev->type == LATHE_EVENT_CALL_BEGIN || ev->type == LATHE_EVENT_CALL_ARGS) {
+        begin_delta(out, s);
+        buf_printf(out, "\"tool_calls\":[{\"index\":%d,", (int)ev->index);
+        if (ev->type == LATHE_EVENT_CALL_BEGIN)
+            put_call_head(out, ev);
+        else
+            buf_puts(out, "\"function\":{\"arguments\":\"");
+        if (ev->type == LATHE_EVENT_CALL_ARGS)
+            json_escape(out, ev->text, ev->n_text);
+        buf_puts(out, "\"}}]");
+        end_delta(out, s);
+    }
+    if (ev->type == LATHE_EVENT_ACCEPTED)
+        s->n_cached = ev->usage.cached_tokens;
+    if (ev->type == LATHE_EVENT_PROGRESS) {
+        begin_chunk(out, s);
+        buf_printf(out,
+                   "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,"
+                   "\"time_ms\":%.0f}%s}\n\n",
+                   (int)ev->total, (int)s->n_cached, (int)ev->done, ev->usage.prefill_ms,
+                   s->include_usage ? ",\"usage\":null" : "");
+    }
+}
+
+/* ---- The reply in one piece ----------------------------------------------------------------- */
+
+static void fold_event(struct chat_state *s, const lathe_event *ev)
+{
+    if (ev->type == LATHE_EVENT_REASONING && !s->hide_reasoning)
+        buf_append(&s->reasoning, ev->text, ev->n_text);
+    if (ev->type == LATHE_EVENT_TEXT)
+        buf_append(&s->content, ev->text, ev->n_text);
+    if (ev->type == LATHE_EVENT_CALL_BEGIN) {
+        buf_puts(&s->calls, s->n_calls++ ? "\"}},{" : "{");
+        put_call_head(&s->calls, ev);
+    }
+    if (ev->type == LATHE_EVENT_CALL_ARGS)
+        json_escape(&s->calls, ev->text, ev->n_text);
+}
+
+static void put_message(struct buf *out, const struct chat_state *s)
+{
+    buf_puts(out, "{\"role\":\"assistant\",\"content\":");
+    if (s->content.len || !s->n_calls)
+        json_print_string(out, buf_str(&s->content), s->content.len);
+    else
+        buf_puts(out, "null");
+    if (s->reasoning.len) {
+        buf_puts(out, ",\"reasoning_content\":");
+        json_print_string(out, buf_str(&s->reasoning), s->reasoning.len);
+    }
+    if (s->n_calls) {
+        buf_puts(out, ",\"tool_calls\":[");
+        buf_append(out, buf_str(&s->calls), s->calls.len);
+        buf_puts(out, "\"}}]");
+    }
+    buf_puts(out, ",\"refusal\":null}");
+    out->over |= s->content.over || s->reasoning.over || s->calls.over;
+    out->no_memory |= s->content.no_memory || s->reasoning.no_memory || s->calls.no_memory;
+}
+
+static void put_reply(struct buf *out, const struct chat_state *s, const lathe_event *last)
+{
+    put_head(out, s, "chat.completion");
+    buf_puts(out, ",\"service_tier\":\"default\",\"choices\":[{\"index\":0,\"message\":");
+    put_message(out, s);
+    buf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":",
+               finish_word(last->finish));
+    put_stop_reason(out, last);
+    buf_puts(out, "}],\"usage\":");
+    put_usage(out, &last->usage);
+    buf_puts(out, ",\"timings\":");
+    put_timings(out, &last->usage);
+    for (size_t i = 0; i < s->n_warnings; i++) {
+        buf_puts(out, i ? "," : ",\"warnings\":[");
+        put(out, s->warning[i]);
+    }
+    buf_puts(out, s->n_warnings ? "]}" : "}");
+}
+
+/* ---- The dialect ---------------------------------------------------------------------------- */
+
+static void event(struct buf *out, void *state, const lathe_event *ev)
+{
+    struct chat_state *s = state;
+    if (s->stream)
+        stream_event(out, s, ev);
+    else
+        fold_event(s, ev);
+}
+
+static void keepalive(struct buf *out, void *state)
+{
+    (void)state;
+    buf_puts(out, ": keepalive\n\n");
+}
+
+static void error(struct buf *out, void *state, const struct failure *f)
+{
+    (void)state;
+    buf_puts(out, "data: ");
+    failure_print(out, f, SHAPE_OPENAI, "");
+    buf_puts(out, "\n\ndata: [DONE]\n\n");
+}
+
+static void finish(struct buf *out, void *state, const lathe_event *last)
+{
+    const struct chat_state *s = state;
+    if (!s->stream) {
+        put_reply(out, s, last);
+        return;
+    }
+    begin_chunk(out, s);
+    buf_printf(out,
+               "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\","
+               "\"stop_reason\":",
+               finish_word(last->finish));
+    put_stop_reason(out, last);
+    buf_puts(out, "}],\"timings\":");
+    put_timings(out, &last->usage);
+    buf_puts(out, s->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    if (s->include_usage) {
+        begin_chunk(out, s);
+        buf_puts(out, "],\"usage\":");
+        put_usage(out, &last->usage);
+        buf_puts(out, "}\n\n");
+    }
+    buf_puts(out, "data: [DONE]\n\n");
+}
+
+static void release(void *state)
+{
+    struct chat_state *s = state;
+    if (!s)
+        return;
+    buf_release(&s->content);
+    buf_release(&s->reasoning);
+    buf_release(&s->calls);
+}
+
+void chat_completions(struct exchange *x)
+{
+    static const struct dialect dialect = {"chat",    parse, head,   event,
+                                           keepalive, error, finish, release};
+    generate(x, &dialect);
+}

@@ -1,0 +1,9 @@
+/* The routes that generate, one file of dialect/ each. */
+#ifndef LATHE_SERVER_DIALECTS_H
+#define LATHE_SERVER_DIALECTS_H
+
+#include "exchange.h"
+
+void chat_completions(struct exchange *x);
+
+#endif

@@ -1,0 +1,42 @@
+/* One generation, whatever the dialect: the request that a dialect's parser fills, and the run of the engine's events
+ * through the dialect's writer. A reply in one piece is the fold of the same events. */
+#ifndef LATHE_SERVER_GENERATE_H
+#define LATHE_SERVER_GENERATE_H
+
+#include "base/arena.h"
+#include "conversation.h"
+
+struct generation {
+    struct chat chat;
+    lathe_request_options options; /* borrows from chat and arena */
+    struct arena arena;
+    bool stream;
+    bool show_progress; /* of the prompt, in the stream */
+};
+
+struct dialect {
+    const char *name;
+    /* Fills g, which is zeroed but for its arena, and makes the state of this reply, from g's arena; false after a
+     * refusal. */
+    bool (*parse)(struct exchange *x, const struct fields *f, struct generation *g, void **state);
+    /* What goes out with the head of a stream, before any event. */
+    void (*head)(struct buf *out, void *state);
+    /* Writes one event, or keeps it where the reply comes in one piece. ACCEPTED, REASONING to CALL_END, and PROGRESS, with
+     * usage.prefill_ms, if it was asked for. Pieces that one step of the engine made are one event. */
+    void (*event)(struct buf *out, void *state, const lathe_event *ev);
+    /* Of a stream on which nothing moves. */
+    void (*keepalive)(struct buf *out, void *state);
+    /* Ends an open stream with an error. */
+    void (*error)(struct buf *out, void *state, const struct failure *f);
+    /* Ends a stream, or writes the reply in one piece. */
+    void (*finish)(struct buf *out, void *state, const lathe_event *last);
+    void (*release)(void *state); /* what does not lie in the arena; state may be NULL */
+};
+
+/* The handler of a route that generates. */
+void generate(struct exchange *x, const struct dialect *d);
+
+/* Sampling, limits and stop conditions, in the words that all dialects share. g->options has the defaults. */
+bool sampling_read(const struct fields *f, struct generation *g);
+
+#endif

@@ -1,0 +1,223 @@
+#include "fake_engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct lathe_engine {
+    lathe_text *text;
+    char *script;
+    _Atomic(int) n_open;
+    lathe_request_options last;
+};
+
+struct lathe_request {
+    lathe_engine *engine;
+    char *script, *at; /* at: the next line */
+    _Atomic(bool) is_cancelled;
+    bool is_finished;
+    int32_t index; /* of the call that is open */
+    char text[4096], id[64], name[128];
+};
+
+lathe_status fake_engine_open(lathe_engine **e, const char *model_dir, lathe_error *err)
+{
+    *e = calloc(1, sizeof **e);
+    if (!*e)
+        return fail_memory(err, sizeof **e);
+    return lathe_text_open(&(*e)->text, model_dir, err);
+}
+
+void fake_engine_script(lathe_engine *e, const char *script)
+{
+    free(e->script);
+    e->script = strdup(script);
+}
+
+int fake_engine_open_requests(const lathe_engine *e)
+{
+    return atomic_load(&e->n_open);
+}
+
+const lathe_request_options *fake_engine_last(const lathe_engine *e)
+{
+    return &e->last;
+}
+
+void lathe_engine_close(lathe_engine *e)
+{
+    lathe_text_close(e->text);
+    free(e->script);
+    free(e);
+}
+
+const char *lathe_version(void)
+{
+    return "test";
+}
+
+const lathe_text *lathe_engine_text(const lathe_engine *e)
+{
+    return e->text;
+}
+
+/* The rest of a line, unescaped. */
+static size_t unescape(const char *s, size_t n, char *out, size_t room)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n && len + 1 < room; i++) {
+        char c = s[i];
+        if (c == '\\' && i + 1 < n) {
+            c = s[++i];
+            c = c == 'n' ? '\n' : c == 's' ? ' ' : c;
+        }
+        out[len++] = c;
+    }
+    out[len] = 0;
+    return len;
+}
+
+lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *o,
+                                  lathe_request **request, lathe_error *err)
+{
+    int status, n = 0;
+    *request = NULL;
+    e->last = *o;
+    if (sscanf(e->script, "refuse %d %n", &status, &n) == 1 && n)
+        return fail(err, (lathe_status)status, "%.*s", (int)strcspn(e->script + n, "\n"),
+                    e->script + n);
+    lathe_request *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail_memory(err, sizeof *r);
+    r->engine = e;
+    r->script = strdup(e->script);
+    r->at = r->script;
+    r->index = -1;
+    atomic_fetch_add(&e->n_open, 1);
+    *request = r;
+    return LATHE_OK;
+}
+
+static void set_text(lathe_request *r, lathe_event *ev, const char *s, size_t n)
+{
+    ev->n_text = unescape(s, n, r->text, sizeof r->text);
+    ev->text = r->text;
+}
+
+static void finish(lathe_request *r, lathe_event *ev, const char *line, size_t n)
+{
+    static const char *const word[] = {"stop", "stop_string", "length", "context", "calls"};
+    char name[20];
+    int p, c, g, t, at = 0;
+    if (sscanf(line, "finish %19s %d %d %d %d%n", name, &p, &c, &g, &t, &at) != 5)
+        abort();
+    ev->type = LATHE_EVENT_FINISH;
+    for (int i = 0; i < 5; i++)
+        if (strcmp(name, word[i]) == 0)
+            ev->finish = (lathe_finish)i;
+    ev->usage = (lathe_usage){.prompt_tokens = p,
+                              .cached_tokens = c,
+                              .completion_tokens = g,
+                              .reasoning_tokens = t,
+                              .prefill_ms = 10,
+                              .decode_ms = 100,
+                              .spec = {.drafted = 6, .accepted = 4}};
+    if ((size_t)at < n)
+        set_text(r, ev, line + at + 1, n - (size_t)at - 1);
+    r->is_finished = true;
+}
+
+/* One line as an event; false: it is none. */
+static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event *ev)
+{
+    int a, b, at = 0;
+    if (sscanf(line, "accepted %d %d", &a, &b) == 2) {
+        ev->type = LATHE_EVENT_ACCEPTED;
+        ev->usage.prompt_tokens = a;
+        ev->usage.cached_tokens = b;
+    } else if (sscanf(line, "progress %d %d", &ev->done, &ev->total) == 2) {
+        ev->type = LATHE_EVENT_PROGRESS;
+    } else if (n == 13 && memcmp(line, "reasoning_end", n) == 0) {
+        ev->type = LATHE_EVENT_REASONING_END;
+    } else if (n > 10 && memcmp(line, "reasoning ", 10) == 0) {
+        ev->type = LATHE_EVENT_REASONING;
+        set_text(r, ev, line + 10, n - 10);
+    } else if (n > 5 && memcmp(line, "text ", 5) == 0) {
+        ev->type = LATHE_EVENT_TEXT;
+        set_text(r, ev, line + 5, n - 5);
+    } else if (sscanf(line, "call %63s %127s", r->id, r->name) == 2) {
+        ev->type = LATHE_EVENT_CALL_BEGIN;
+        r->index++;
+        ev->call_id = r->id;
+        ev->name = r->name;
+    } else if (n > 5 && memcmp(line, "args ", 5) == 0) {
+        ev->type = LATHE_EVENT_CALL_ARGS;
+        set_text(r, ev, line + 5, n - 5);
+    } else if (n == 3 && memcmp(line, "end", n) == 0) {
+        ev->type = LATHE_EVENT_CALL_END;
+    } else if (n > 7 && memcmp(line, "finish ", 7) == 0) {
+        finish(r, ev, line, n);
+    } else if (sscanf(line, "error %d %n", &a, &at) == 1 && at) {
+        ev->type = LATHE_EVENT_FINISH;
+        ev->finish = LATHE_FINISH_ERROR;
+        (void)fail(&ev->error, (lathe_status)a, "%.*s", (int)n - at, line + at);
+        r->is_finished = true;
+    } else {
+        return false;
+    }
+    ev->index = r->index < 0 ? 0 : r->index;
+    return true;
+}
+
+static void sleep_ms(int32_t ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000L};
+    (void)nanosleep(&t, NULL);
+}
+
+void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
+{
+    *out = (lathe_event){.type = LATHE_EVENT_NONE};
+    while (!r->is_finished) {
+        size_t n = strcspn(r->at, "\n");
+        bool is_wait = strncmp(r->at, "wait", 4) == 0;
+        if (atomic_load(&r->is_cancelled)) {
+            out->type = LATHE_EVENT_FINISH;
+            out->finish = LATHE_FINISH_CANCELLED;
+            r->is_finished = true;
+            return;
+        }
+        if (is_wait) {
+            sleep_ms(timeout_ms > 20 ? 20 : timeout_ms);
+            return;
+        }
+        /* A step ends the batch; the next call that waits goes on. */
+        if (strncmp(r->at, "step", 4) == 0 && timeout_ms == 0)
+            return;
+        const char *line = r->at;
+        r->at += n + (r->at[n] == '\n');
+        if (n && read_line(r, line, n, out))
+            return;
+        if (n && strncmp(line, "step", 4) != 0)
+            abort();
+        if (!n && !*r->at)
+            abort(); /* a script without an end */
+    }
+}
+
+void lathe_request_cancel(lathe_request *r)
+{
+    atomic_store(&r->is_cancelled, true);
+}
+
+void lathe_request_close(lathe_request *r)
+{
+    if (!r)
+        return;
+    atomic_fetch_sub(&r->engine->n_open, 1);
+    free(r->script);
+    free(r);
+}

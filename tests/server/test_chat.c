@@ -1,0 +1,445 @@
+/* The chat dialect over the fake engine: a request and a script in, exact bytes out, streamed and in one piece. The
+ * files are tests/server/chat/NAME.case: sections that begin with "== request", "== script", "== stream" and "== reply",
+ * and a request is JSON without "stream". */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "fake_engine.h"
+#include "server/server.h"
+#include "test.h"
+
+struct rig {
+    struct server *server;
+    lathe_engine *engine;
+};
+
+static int64_t fixed_now(void)
+{
+    return 1700000000;
+}
+
+static void fixed_id(char out[25])
+{
+    memcpy(out, "AAAAAAAAAAAAAAAAAAAAAAAA", 25);
+}
+
+static void open_rig(struct rig *r, const struct server_options *with)
+{
+    struct server_options o;
+    lathe_error err;
+    server_options_init(&o);
+    if (with)
+        o = *with;
+    o.port = 0;
+    o.model_dir = test_path("models/nano");
+    o.n_ctx = 512;
+    o.n_slots = 2;
+    o.n_queue = 2;
+    o.now = fixed_now;
+    o.id = fixed_id;
+    CHECK_OK(fake_engine_open(&r->engine, o.model_dir, &err), &err);
+    CHECK_OK(server_open(&r->server, &o, &err), &err);
+    server_ready(r->server, r->engine);
+}
+
+static void close_rig(struct rig *r)
+{
+    server_close(r->server);
+    CHECK_INT(fake_engine_open_requests(r->engine), 0);
+    lathe_engine_close(r->engine);
+}
+
+/* ---- A client ------------------------------------------------------------------------------- */
+
+static int connect_to(const struct rig *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)server_port(r->server)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    return fd;
+}
+
+static void send_request(int fd, const char *body)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    buf_printf(&b,
+               "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+               "Content-Length: %zu\r\n\r\n%s",
+               strlen(body), body);
+    CHECK(write(fd, b.data, b.len) == (ssize_t)b.len);
+    buf_release(&b);
+}
+
+/* Until the other side closes. */
+static void receive(int fd, struct buf *out)
+{
+    char piece[4096];
+    ssize_t n;
+    buf_init(out, 1 << 24);
+    while ((n = read(fd, piece, sizeof piece)) > 0)
+        buf_append(out, piece, (size_t)n);
+    (void)close(fd);
+}
+
+/* The chunks joined, in place; false if the last one is missing. */
+static bool join_chunks(char *s)
+{
+    char *to = s, *end;
+    for (;;) {
+        size_t n = strtoul(s, &end, 16);
+        if (end == s || strncmp(end, "\r\n", 2) != 0) {
+            *to = 0;
+            return false;
+        }
+        if (n == 0) {
+            *to = 0;
+            return true;
+        }
+        memmove(to, end + 2, n);
+        to += n;
+        s = end + 2 + n + 2;
+    }
+}
+
+/* The body of the answer to `body`; a heap string. */
+static char *ask(const struct rig *r, const char *body, int *status, bool *ended)
+{
+    struct buf b;
+    int fd = connect_to(r);
+    send_request(fd, body);
+    receive(fd, &b);
+    char *head = strstr(buf_str(&b), "\r\n\r\n");
+    CHECK(head && sscanf(b.data, "HTTP/1.1 %d", status) == 1);
+    *head = 0;
+    *ended = true;
+    if (strstr(b.data, "chunked"))
+        *ended = join_chunks(head + 4);
+    char *copy = strdup(head + 4);
+    buf_release(&b);
+    return copy;
+}
+
+/* ---- Cases ---------------------------------------------------------------------------------- */
+
+/* The section of a case, a heap string; NULL if there is none. */
+static char *section(const char *all, const char *name)
+{
+    char mark[40];
+    (void)snprintf(mark, sizeof mark, "== %s\n", name);
+    const char *from = strstr(all, mark);
+    if (!from)
+        return NULL;
+    from += strlen(mark);
+    const char *to = strstr(from, "\n== ");
+    return to ? strndup(from, (size_t)(to - from) + 1) : strdup(from);
+}
+
+static char *with_stream(const char *request, bool stream)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    buf_printf(&b, "{\"stream\":%s,%s", stream ? "true" : "false", request + 1);
+    return b.data;
+}
+
+static void run_case(const struct rig *r, const char *name, const char *all, bool stream)
+{
+    char *want = section(all, stream ? "stream" : "reply");
+    char *request = section(all, "request"), *script = section(all, "script");
+    int status;
+    bool ended;
+    if (!request || !script)
+        FAIL("%s: no request or no script", name);
+    if (!want)
+        return;
+    fake_engine_script(r->engine, script);
+    char *body = with_stream(request, stream), *got = ask(r, body, &status, &ended);
+    size_t n = strlen(want);
+    /* A reply in one piece has no line break at its end, a file has. */
+    if (!stream && n)
+        want[n - 1] = 0;
+    if (strcmp(got, want) != 0 || !ended)
+        FAIL("%s, %s, status %d:\n%s\nexpected\n%s", name, stream ? "stream" : "reply", status, got,
+             want);
+    free(want);
+    free(request);
+    free(script);
+    free(body);
+    free(got);
+}
+
+TEST(cases)
+{
+    struct rig r;
+    const char *dir = test_path("tests/server/chat");
+    char path[512], folder[256];
+    (void)snprintf(folder, sizeof folder, "%s", dir);
+    DIR *d = opendir(folder);
+    CHECK(d);
+    open_rig(&r, NULL);
+    int n = 0;
+    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+        if (!strstr(e->d_name, ".case"))
+            continue;
+        size_t size;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        char *all = test_read(path, &size);
+        run_case(&r, e->d_name, all, true);
+        run_case(&r, e->d_name, all, false);
+        free(all);
+        n++;
+    }
+    closedir(d);
+    CHECK(n >= 8);
+    close_rig(&r);
+}
+
+static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+
+static void check_status(const struct rig *r, const char *script, bool stream, int want,
+                         const char *code)
+{
+    int status;
+    bool ended;
+    char *body = with_stream(hello, stream);
+    fake_engine_script(r->engine, script);
+    char *got = ask(r, body, &status, &ended);
+    if (status != want || !strstr(got, code))
+        FAIL("%s: status %d, %s", script, status, got);
+    free(body);
+    free(got);
+}
+
+/* Before the head a failure is a status, streamed or not. */
+TEST(failures_before_the_head)
+{
+    struct rig r;
+    open_rig(&r, NULL);
+    for (int stream = 0; stream < 2; stream++) {
+        check_status(&r, "refuse 11 full\n", stream, 429, "queue_full");
+        check_status(&r, "refuse 7 the prompt has 600 tokens, the context holds 512\n", stream, 400,
+                     "context length is 512 tokens. However, the prompt has 600 tokens");
+        check_status(&r, "accepted 5 0\nerror 12 lost\n", stream, 500, "internal_error");
+        check_status(&r, "accepted 5 0\nerror 9 NaN\n", stream, 500, "internal_error");
+    }
+    close_rig(&r);
+}
+
+/* ---- Clients that go away ------------------------------------------------------------------- */
+
+static double seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void wait_for_requests(const struct rig *r, int n, double at_most)
+{
+    double start = seconds();
+    const struct timespec pause = {.tv_nsec = 5000000};
+    while (fake_engine_open_requests(r->engine) != n) {
+        if (seconds() - start > at_most)
+            FAIL("%d requests are open, expected %d", fake_engine_open_requests(r->engine), n);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+TEST(a_client_that_goes_away_ends_its_request)
+{
+    static const char *const phase[] = {
+        "wait\n",                                             /* queued */
+        "accepted 5 0\nprogress 1 5\nwait\n",                 /* prefill */
+        "accepted 5 0\nreasoning a\nwait\n",                  /* thinking */
+        "accepted 5 0\nreasoning_end\ntext a\nwait\n",        /* text */
+        "accepted 5 0\ncall call_1 f\nargs {\"a\": \nwait\n", /* arguments */
+    };
+    struct rig r;
+    open_rig(&r, NULL);
+    for (size_t i = 0; i < sizeof phase / sizeof *phase; i++)
+        for (int how = 0; how < 4; how++) {
+            bool stream = how & 1, reset = how & 2;
+            char *body = with_stream(hello, stream);
+            fake_engine_script(r.engine, phase[i]);
+            int fd = connect_to(&r);
+            send_request(fd, body);
+            wait_for_requests(&r, 1, 5);
+            struct linger l = {1, 0};
+            if (reset)
+                CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0);
+            (void)close(fd);
+            wait_for_requests(&r, 0, 1);
+            free(body);
+        }
+    close_rig(&r);
+}
+
+/* The write side shut is no end: the answer still arrives. */
+TEST(a_half_closed_client_gets_its_answer)
+{
+    struct rig r;
+    open_rig(&r, NULL);
+    for (int stream = 0; stream < 2; stream++) {
+        char *body = with_stream(hello, stream);
+        struct buf b;
+        fake_engine_script(r.engine, "accepted 5 0\nreasoning_end\nstep\ntext a\nstep\nstep\nstep\n"
+                                     "text b\nfinish stop 5 0 2 0\n");
+        int fd = connect_to(&r);
+        send_request(fd, body);
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        receive(fd, &b);
+        CHECK(strstr(buf_str(&b), stream ? "data: [DONE]" : "\"finish_reason\":\"stop\""));
+        buf_release(&b);
+        free(body);
+    }
+    close_rig(&r);
+}
+
+/* ---- Deadlines and the end of the server ---------------------------------------------------- */
+
+TEST(timeouts)
+{
+    struct rig r;
+    struct server_options o;
+    server_options_init(&o);
+    o.queue_timeout_s = 1;
+    o.request_timeout_s = 2;
+    open_rig(&r, &o);
+    check_status(&r, "wait\n", false, 429, "queue_timeout");
+    check_status(&r, "wait\n", true, 429, "queue_timeout");
+    check_status(&r, "accepted 5 0\nwait\n", false, 504, "deadline_exceeded");
+    check_status(&r, "accepted 5 0\ntext a\nwait\n", true, 200, "deadline_exceeded");
+    close_rig(&r);
+}
+
+/* Streams end with an error and [DONE], replies with a status; new requests are refused. */
+TEST(the_end_of_the_server)
+{
+    for (int how = 0; how < 4; how++) {
+        bool stream = how & 1, has_text = how & 2;
+        struct rig r;
+        struct buf b;
+        open_rig(&r, NULL);
+        fake_engine_script(r.engine, has_text ? "accepted 5 0\nreasoning_end\ntext a\nwait\n"
+                                              : "accepted 5 0\nwait\n");
+        char *body = with_stream(hello, stream);
+        int fd = connect_to(&r);
+        send_request(fd, body);
+        wait_for_requests(&r, 1, 5);
+        const struct timespec pause = {.tv_nsec = 100000000};
+        (void)nanosleep(&pause, NULL);
+        server_drain(r.server, 100);
+        receive(fd, &b);
+        CHECK(strstr(buf_str(&b), "shutting_down"));
+        if (stream && has_text)
+            CHECK(strstr(b.data, " 200 ") && strstr(b.data, "data: [DONE]"));
+        else
+            CHECK(strstr(b.data, " 503 ") && strstr(b.data, "Retry-After"));
+        int status;
+        bool ended;
+        char *got = ask(&r, body, &status, &ended);
+        CHECK_INT(status, 503);
+        free(got);
+        free(body);
+        buf_release(&b);
+        close_rig(&r);
+    }
+}
+
+/* ---- What the engine is asked for ----------------------------------------------------------- */
+
+TEST(requests)
+{
+    struct rig r;
+    int status;
+    bool ended;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "accepted 5 0\nfinish stop 5 0 1 0\n");
+    char *got = ask(
+        &r,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0.5,\"top_p\":"
+        "0.25,\"top_k\":7,\"min_p\":0.125,\"presence_penalty\":1,\"frequency_penalty\":-1,"
+        "\"repetition_penalty\":1.5,\"seed\":42,\"max_tokens\":9,\"max_completion_tokens\":8,"
+        "\"min_tokens\":3,\"ignore_eos\":true,\"cache_prompt\":false,\"parallel_tool_calls\":"
+        "false,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":"
+        "\"auto\",\"user\":\"u\"}",
+        &status, &ended);
+    const lathe_request_options *o = fake_engine_last(r.engine);
+    CHECK_INT(status, 200);
+    CHECK(o->sampling.temperature == 0.5F && o->sampling.top_p == 0.25F && o->sampling.top_k == 7 &&
+          o->sampling.min_p == 0.125F && o->sampling.presence_penalty == 1 &&
+          o->sampling.frequency_penalty == -1 && o->sampling.repetition_penalty == 1.5F &&
+          o->sampling.seed == 42);
+    CHECK(o->max_tokens == 8 && o->min_tokens == 3 && o->ignore_eos && o->no_prefix_reuse &&
+          o->no_parallel_calls && !o->no_parse);
+    free(got);
+    close_rig(&r);
+}
+
+TEST(requests_that_are_refused)
+{
+    static const struct {
+        const char *fields, *param, *code;
+    } rows[] = {
+        {"\"max_tokens\":0", "max_tokens", "invalid_value"},
+        {"\"max_tokens\":-1", "max_tokens", "invalid_value"},
+        {"\"max_tokens\":\"5\"", "max_tokens", "invalid_type"},
+        {"\"n_predict\":0", "n_predict", "invalid_value"},
+        {"\"temperature\":-0.5", "temperature", "invalid_value"},
+        {"\"temperature\":101", "temperature", "invalid_value"},
+        {"\"top_p\":1.5", "top_p", "invalid_value"},
+        {"\"repetition_penalty\":0", "repetition_penalty", "invalid_value"},
+        {"\"stop\":\"\"", "stop", "invalid_value"},
+        {"\"stop\":[1]", "stop[0]", "invalid_type"},
+        {"\"logit_bias\":{\"x\":1}", "logit_bias.x", "invalid_value"},
+        {"\"logit_bias\":{\"1\":101}", "logit_bias.1", "invalid_value"},
+        {"\"n\":2", "n", "unsupported_value"},
+        {"\"logprobs\":true", "logprobs", "unsupported_value"},
+        {"\"stream_options\":{\"continuous_usage_stats\":true}",
+         "stream_options.continuous_usage_stats", "unsupported_value"},
+        {"\"functions\":[]", "functions", "unsupported_parameter"},
+        {"\"chat_template\":\"x\"", "chat_template", "unsupported_parameter"},
+        {"\"grammar\":\"x\"", "grammar", "unsupported_parameter"},
+        {"\"response_format\":{\"type\":\"json_object\"}", "response_format.type",
+         "unsupported_value"},
+        {"\"response_format\":{\"type\":\"json_schema\"}", "response_format.type",
+         "unsupported_value"},
+        {"\"modalities\":[\"audio\"]", "modalities", "unsupported_value"},
+        {"\"tool_choice\":\"sometimes\"", "tool_choice", "invalid_value"},
+        {"\"tool_choice\":\"required\"", "tool_choice", "invalid_value"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":"
+         "\"required\"",
+         "tool_choice", "unsupported_value"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":"
+         "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}",
+         "tool_choice", "unsupported_value"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":"
+         "{\"type\":\"function\",\"function\":{\"name\":\"nope\"}}",
+         "tool_choice.function.name", "invalid_value"},
+    };
+    struct rig r;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "refuse 1 the engine was asked\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[512], want[160];
+        int status;
+        bool ended;
+        (void)snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\"}],%s}",
+                       rows[i].fields);
+        (void)snprintf(want, sizeof want, "\"param\":\"%s\",\"code\":\"%s\"", rows[i].param,
+                       rows[i].code);
+        char *got = ask(&r, body, &status, &ended);
+        if (status != 400 || !strstr(got, want))
+            FAIL("%s: status %d, %s", rows[i].fields, status, got);
+        free(got);
+    }
+    close_rig(&r);
+}
