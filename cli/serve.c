@@ -25,7 +25,7 @@ static const char help[] =
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --drain-timeout S   at the end (30)\n"
-    "  --queue-timeout S  --request-timeout S   0: none (0)\n"
+    "  --queue-timeout S  --request-timeout S   (0: none)  --log text|json|off\n"
     "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
@@ -37,7 +37,7 @@ static const char help[] =
 struct serve {
     struct options options;
     struct engine_args engine;
-    const char *host, *unknown;
+    const char *host, *unknown, *log;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
     int64_t queue_timeout, request_timeout;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
@@ -62,6 +62,7 @@ static void add_options(struct serve *v)
     option_int(o, "--slots", NULL, &v->slots, 1, 1024);
     option_int(o, "--queue", NULL, &v->queue, 0, 100000);
     option_word(o, "--unknown-fields", NULL, &v->unknown, "warn|error");
+    option_word(o, "--log", NULL, &v->log, "text|json|off");
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
     option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
     option_int(o, "--max-connections", NULL, &v->max_connections, 1, 100000);
@@ -83,6 +84,12 @@ static struct names names_of(const struct option_list *l)
     return (struct names){l->value, l->n};
 }
 
+static void print_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
 static void fill(struct serve *v, struct server_options *o)
 {
     const char *key = getenv("LATHE_API_KEY");
@@ -101,6 +108,8 @@ static void fill(struct serve *v, struct server_options *o)
     o->key_file = names_of(&v->key_file);
     o->allowed_host = names_of(&v->allowed_host);
     o->cors_origin = names_of(&v->cors_origin);
+    o->log = v->log && strcmp(v->log, "off") == 0 ? NULL : print_line;
+    o->log_json = v->log && strcmp(v->log, "json") == 0;
     o->unknown_is_error = v->unknown && strcmp(v->unknown, "error") == 0;
     o->max_body = (size_t)v->max_body << 20;
     o->body_memory = (size_t)v->body_memory << 20;

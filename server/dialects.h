@@ -5,5 +5,6 @@
 #include "exchange.h"
 
 void chat_completions(struct exchange *x);
+void chat_input_tokens(struct exchange *x);
 
 #endif

@@ -10,6 +10,15 @@ struct route;
 
 enum { MAX_REQUEST_ID = 128, MAX_LISTED_BYTES = 512, MAX_LISTED_NAMES = 16 };
 
+/* Of a generation, for the log. */
+struct record {
+    const char *dialect; /* NULL: nothing was generated */
+    char model[128];     /* as the client named it */
+    bool is_gone;        /* the client went away */
+    lathe_finish finish;
+    lathe_usage usage;
+};
+
 struct exchange {
     struct server *server;
     const struct route *route; /* NULL: there is none */
@@ -28,6 +37,7 @@ struct exchange {
     const char *type;
     struct buf unknown; /* x-unknown-fields: names, separated by ", " */
     int n_unknown;
+    struct record record;
     struct buf warnings; /* x-warnings: sentences, separated by "; " */
 };
 

@@ -130,6 +130,11 @@ int failure_http(enum condition c)
     return table[c].http;
 }
 
+const char *failure_code(enum condition c)
+{
+    return table[c].code;
+}
+
 int failure_retry_after(enum condition c)
 {
     return table[c].retry_after;

@@ -53,6 +53,7 @@ bool refuse_field(struct failure *f, enum condition c, const char *param, const 
 bool refuse_status(struct failure *f, const lathe_error *err);
 
 int failure_http(enum condition c);
+const char *failure_code(enum condition c); /* OpenAI's */
 /* Seconds for Retry-After, 0: no such header. */
 int failure_retry_after(enum condition c);
 /* The JSON body. request_id goes into Anthropic's. */

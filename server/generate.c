@@ -160,13 +160,19 @@ static bool judge(struct run *r, const lathe_event *last)
 static void finish(struct run *r, const lathe_event *last)
 {
     flush_piece(r);
+    r->x->record.finish = last->finish;
+    r->x->record.usage = last->usage;
+    r->x->record.is_gone = r->is_gone;
     if (r->is_gone) {
         stream_break(r->x);
         return;
     }
     bool ok = judge(r, last);
-    if (!ok && !stream_begun(r->x)) {
+    if (!ok) {
+        r->x->record.finish = LATHE_FINISH_ERROR;
         r->x->failure = r->why;
+    }
+    if (!ok && !stream_begun(r->x)) {
         buf_clear(&r->x->reply);
         return;
     }
@@ -263,10 +269,12 @@ void generate(struct exchange *x, const struct dialect *d)
     buf_init(&r.out, PIECE_LIMIT);
     buf_init(&r.text, PIECE_LIMIT);
     if (parse(&r)) {
-        if (lathe_request_submit(x->server->engine, &r.g.options, &r.request, &err))
+        if (lathe_request_submit(x->server->engine, &r.g.options, &r.request, &err)) {
             (void)refuse_status(&x->failure, &err);
-        else
+        } else {
+            x->record.dialect = d->name;
             follow(&r);
+        }
         lathe_request_close(r.request);
     }
     if (d->release)

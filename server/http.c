@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "exchange.h"
+#include "log.h"
 #include "route.h"
 #include "state.h"
 
@@ -70,6 +71,7 @@ struct http {
     int32_t n_long;    /* of these, generating */
     int32_t n_at_work; /* of these */
     pthread_cond_t turn;
+    pthread_mutex_t log_lock;
     pthread_t watchdog;
     bool stop;
     bool is_watched;
@@ -92,6 +94,8 @@ struct call {
     size_t n_sent;
     int64_t taken_ms; /* when something was taken, or there was nothing to take */
     bool must_close;
+    int status;         /* that was sent */
+    int64_t started_ms; /* when the head was read */
     size_t counted;     /* of the body, in server.bodies */
     int allow;          /* methods, for 405 */
     const char *origin; /* one that gets CORS headers; NULL: none */
@@ -301,6 +305,7 @@ static enum MHD_Result send_stream(struct call *k)
     header(r, "Cache-Control", "no-cache, no-store");
     header(r, "X-Accel-Buffering", "no");
     enum MHD_Result ok = MHD_queue_response(k->connection, 200, r);
+    k->status = 200;
     MHD_destroy_response(r);
     return ok;
 }
@@ -413,6 +418,7 @@ static enum MHD_Result send_reply(struct call *k)
                x->type && x->failure.condition == FINE ? x->type
                                                        : "application/json; charset=utf-8");
     enum MHD_Result ok = MHD_queue_response(k->connection, (unsigned)status, r);
+    k->status = status;
     MHD_destroy_response(r);
     set_stage(k->http, k->c, STAGE_REPLY);
     return ok;
@@ -586,6 +592,11 @@ static void drop(struct call *k)
 {
     if (atomic_fetch_sub(&k->n_holders, 1) != 1)
         return;
+    if (!k->x.route || !k->x.route->no_key) {
+        pthread_mutex_lock(&k->http->log_lock);
+        log_request(&k->x, k->status, now_ms() - k->started_ms);
+        pthread_mutex_unlock(&k->http->log_lock);
+    }
     atomic_fetch_sub(&k->x.server->bodies, k->counted);
     buf_release(&k->x.body);
     buf_release(&k->x.reply);
@@ -611,6 +622,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     k->c = c;
     k->x.server = h->server;
     k->x.method = k->method;
+    k->started_ms = now_ms();
     atomic_init(&k->n_holders, 1);
     (void)pthread_mutex_init(&k->lock, NULL);
     buf_init(&k->x.body, h->server->options.max_body);
@@ -848,6 +860,7 @@ lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
         return fail_memory(err, sizeof *h);
     h->server = s;
     (void)pthread_mutex_init(&h->lock, NULL);
+    (void)pthread_mutex_init(&h->log_lock, NULL);
     (void)pthread_cond_init(&h->idle, NULL);
     (void)pthread_cond_init(&h->turn, NULL);
     lathe_status st = resolve(&s->options, &a, err);
@@ -927,5 +940,6 @@ void http_close(struct http *h)
     pthread_cond_destroy(&h->idle);
     pthread_cond_destroy(&h->turn);
     pthread_mutex_destroy(&h->lock);
+    pthread_mutex_destroy(&h->log_lock);
     free(h);
 }

@@ -20,6 +20,8 @@ const struct route routes[] = {
     {GET, "/props", .closed = CLOSED_LOADING, .handle = props},
     {POST, "/chat/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
      .handle = chat_completions},
+    {POST, "/chat/completions/input_tokens", .v1 = true, .runs = RUNS_POOLED,
+     .closed = CLOSED_LOADING, .handle = chat_input_tokens},
     {POST, "/tokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = tokenize},
     {POST, "/detokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = detokenize},
     {POST, "/apply-template", .runs = RUNS_POOLED, .closed = CLOSED_LOADING,

@@ -18,6 +18,10 @@ struct server_options {
     size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
     int32_t max_connections;
     int32_t queue_timeout_s, request_timeout_s; /* 0: none */
+    /* Takes a line for each request that is over, probes aside; any thread, one call at a time. NULL: none. */
+    void (*log)(void *ctx, const char *line);
+    void *log_ctx;
+    bool log_json; /* the lines are JSON objects */
     /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
     int64_t (*now)(void);
     void (*id)(char out[25]);

@@ -21,7 +21,7 @@ struct chat_state {
     size_t n_warnings;
 };
 
-enum { MESSAGE_LIMIT = 256 << 20 };
+enum { MESSAGE_LIMIT = 256 << 20, COUNT_ARENA = 16 << 20 };
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
@@ -296,6 +296,8 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
     lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
     g->options.conversation = &g->chat.conversation;
     s->model = arena_strndup(&g->arena, model, n);
+    (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
+                   model);
     if (!s->model)
         return refuse(&x->failure, INTERNAL, "out of memory");
     return read_stream(x, f, g, s) && sampling_read(f, g) && read_tool_choice(f, g) &&
@@ -584,6 +586,30 @@ static void release(void *state)
     buf_release(&s->content);
     buf_release(&s->reasoning);
     buf_release(&s->calls);
+}
+
+/* The same body, read and rendered alike, and counted. */
+void chat_input_tokens(struct exchange *x)
+{
+    struct generation g = {0};
+    struct fields f;
+    void *state = NULL;
+    lathe_prompt prompt = {0};
+    lathe_error err;
+    arena_init(&g.arena, COUNT_ARENA);
+    if (fields_open(&f, x) && parse(x, &f, &g, &state)) {
+        if (lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
+                         &err))
+            (void)refuse_status(&x->failure, &err);
+        else
+            buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
+                       prompt.tokens.n);
+    }
+    lathe_prompt_release(&prompt);
+    fields_close(&f);
+    release(state);
+    chat_release(&g.chat);
+    arena_release(&g.arena);
 }
 
 void chat_completions(struct exchange *x)
