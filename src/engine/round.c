@@ -226,6 +226,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
         end_pos = r->n_prompt;
     int32_t n = end_pos - pos, last = n - 1;
     lathe_error err;
+    e->ahead.slot = NULL; /* what drafters read of its last rows is written over */
     step_begin(step, PHASE_PREFILL);
     step_add(step, slot, pos, r->prompt + pos, n);
     lathe_status st = step_run(step, &err);

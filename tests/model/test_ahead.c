@@ -236,7 +236,7 @@ static void check_beside_others(const char *spec)
     lathe_error err;
     for (int i = 0; i < MANY; i++) {
         options_for(plain, &c[i], messages[i], &o[i]);
-        o[i].max_tokens = 70;
+        o[i].max_tokens = i % 3 == 0 ? 70 : 1; /* 1: but a prompt between the rounds of another */
         o[i].no_prefix_reuse = true;
         if (i == 3) {
             o[i].sampling.temperature = 1;
