@@ -81,7 +81,8 @@ static lathe_status capture_all(struct lathe_engine *e, const struct home *draft
         if (end_pos_of(e, i) == e->options.n_ctx)
             return LATHE_OK;
     }
-    return fail(err, LATHE_E_LIMIT, "a context of %d", e->options.n_ctx);
+    return fail(err, LATHE_E_LIMIT, "a context of %d, at most %d", e->options.n_ctx,
+                end_pos_of(e, AHEAD_ENDS - 1));
 }
 
 static int32_t most_rows(const struct lathe_engine *e)
@@ -192,7 +193,9 @@ static lathe_status launch(struct lathe_engine *e, struct slot *s, lathe_error *
 {
     struct ahead *a = &e->ahead;
     const struct backend *backend = e->backend;
-    int32_t n = choose_rows(e, s->request), end = s->n_committed + rows_ahead(a) + n, i = 0;
+    int32_t n = choose_rows(e, s->request), i = 0;
+    /* A drafter is told of the rows behind those that were kept, too, as many as a round may have. */
+    int32_t end = s->n_committed + rows_ahead(a) + a->most_rows;
     lathe_status st = reserve(e, (int32_t)(s - e->slots), end, err);
     if (st)
         return st;
