@@ -43,8 +43,8 @@ struct exchange {
 
 /* ---- Replies in pieces: for handlers on a thread of their own ------------------------------- */
 
-/* Sends the head of a 200 now; what stream_write gives follows it, and the handler's return ends it. x->reply and
- * x->failure do not count from here on. x->type is the media type. */
+/* Sends the head of a 200 now; what stream_write gives follows it, and the handler's return ends it. x->reply does
+ * not count from here on, and x->failure for the log alone. x->type is the media type. */
 void stream_begin(struct exchange *x);
 bool stream_begun(const struct exchange *x);
 /* Empties `bytes` into the stream. False if the client is gone or takes nothing: the handler should end. */

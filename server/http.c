@@ -235,6 +235,22 @@ static void add_headers(struct call *k, struct MHD_Response *r)
         header(r, "x-unknown-fields", buf_str(&x->unknown));
     if (x->warnings.len)
         header(r, "x-warnings", buf_str(&x->warnings));
+    if (k->origin) {
+        header(r, "Access-Control-Allow-Origin", k->origin);
+        header(r, "Vary", "Origin");
+        header(r, "Access-Control-Expose-Headers",
+               "x-request-id, request-id, retry-after, x-unknown-fields, x-ignored-tools, "
+               "x-warnings");
+    }
+    if (k->must_close || atomic_load(&x->server->phase) == PHASE_DRAINING)
+        header(r, "Connection", "close");
+}
+
+/* Of a reply that is a refusal. */
+static void add_failure_headers(struct call *k, struct MHD_Response *r)
+{
+    struct exchange *x = &k->x;
+    char text[64];
     if (x->failure.condition == BAD_KEY)
         header(r, "WWW-Authenticate", "Bearer");
     if (x->failure.condition == BAD_METHOD) {
@@ -245,15 +261,6 @@ static void add_headers(struct call *k, struct MHD_Response *r)
         (void)snprintf(text, sizeof text, "%d", failure_retry_after(x->failure.condition));
         header(r, "Retry-After", text);
     }
-    if (k->origin) {
-        header(r, "Access-Control-Allow-Origin", k->origin);
-        header(r, "Vary", "Origin");
-        header(r, "Access-Control-Expose-Headers",
-               "x-request-id, request-id, retry-after, x-unknown-fields, x-ignored-tools, "
-               "x-warnings");
-    }
-    if (k->must_close || atomic_load(&x->server->phase) == PHASE_DRAINING)
-        header(r, "Connection", "close");
 }
 
 static void preflight_headers(struct call *k, struct MHD_Response *r)
@@ -411,6 +418,7 @@ static enum MHD_Result send_reply(struct call *k)
     if (!r)
         return MHD_NO;
     add_headers(k, r);
+    add_failure_headers(k, r);
     if (is_preflight)
         preflight_headers(k, r);
     else
@@ -744,25 +752,27 @@ static bool start_job(struct call *k)
 static enum MHD_Result answer(struct call *k)
 {
     struct exchange *x = &k->x;
-    enum MHD_Result ok = MHD_YES;
+    enum { NOTHING, RUN_AND_REPLY, REPLY, STREAM } next = NOTHING;
     pthread_mutex_lock(&k->lock);
     if (!k->is_started) {
+        bool may_run = x->failure.condition == FINE && x->route;
+        bool is_job = may_run && x->route->runs != RUNS_INLINE;
         k->is_started = true;
         set_stage(k->http, k->c, STAGE_REPLY);
-        bool is_job = x->failure.condition == FINE && x->route && x->route->runs != RUNS_INLINE;
         if (!is_job || !start_job(k)) {
-            if (x->failure.condition == FINE && x->route)
-                x->route->handle(x);
             k->is_done = true;
-            ok = send_reply(k);
+            next = may_run && !is_job ? RUN_AND_REPLY : REPLY;
         }
     } else if (k->is_streaming) {
-        ok = send_stream(k);
+        next = STREAM;
     } else if (k->is_done) {
-        ok = send_reply(k);
+        next = REPLY;
     }
     pthread_mutex_unlock(&k->lock);
-    return ok;
+    /* Without the lock: the library has one of its own for a response, under which it calls read_stream. */
+    if (next == RUN_AND_REPLY)
+        x->route->handle(x);
+    return next == NOTHING ? MHD_YES : next == STREAM ? send_stream(k) : send_reply(k);
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const char *url,
