@@ -43,7 +43,8 @@ static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t tok
     const struct spec *sp = &e->spec;
     struct resident first = resident_at(slot, pos, token);
     *home = (struct home){0};
-    for (int32_t i = 0; r && i < r->n_stop_id; i++)
+    /* One row at a time is the host's to stop, behind however many ids. */
+    for (int32_t i = 0; r && e->ahead.most_rows > 1 && i < r->n_stop_id; i++)
         first.stop[first.n_stops++] = r->stop_id[i];
     if (sp->ops && !sp->ops->ready(sp->drafter, &first, e->ahead.most_rows, home))
         return false;

@@ -122,7 +122,12 @@ static void ask_kiln(lathe_engine *e, int how, struct answer *a)
     static const char *const stop[] = {"burning"};
     lathe_conversation c;
     lathe_request_options o;
+    int32_t stop_id[RESIDENT_STOPS + 4];
+    for (int32_t i = 0; i < RESIDENT_STOPS + 4; i++)
+        stop_id[i] = 5000 + i;
     options_for(e, &c, ASK_KILN, &o);
+    o.stop_id = stop_id;
+    o.n_stop_id = how == 10 ? RESIDENT_STOPS + 4 : 0; /* more than the device knows */
     o.max_tokens = how < 4 ? 1 + how : how == 4 ? 29 : -1;
     o.stop = stop;
     o.n_stop = how == 5;
@@ -149,7 +154,7 @@ static void ask_on(lathe_engine *e, struct answer *a)
 static void check_ends(const char *spec)
 {
     lathe_engine *e[2] = {open_engine(spec, 1, 128, false), open_engine(spec, 1, 128, true)};
-    for (int how = 0; how < 10; how++) {
+    for (int how = 0; how < 11; how++) {
         struct answer a[2];
         ask_kiln(e[0], how, &a[0]);
         ask_kiln(e[1], how, &a[1]);
