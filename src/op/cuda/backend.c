@@ -223,9 +223,9 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err)
     return e ? cuda_error(c, e, "CUDA", err) : LATHE_OK;
 }
 
-enum { ZEROS = 256 }; /* bytes behind the ring that stay zero */
-
 /* ---- Memory -------------------------------------------------------------------------------------- */
+
+enum { ZEROS = 256 }; /* bytes behind the ring that stay zero */
 
 /* The ring comes with the first memory: who only asks what there is takes nothing. */
 static cudaError_t ring_open(struct gpu *c)
@@ -489,7 +489,8 @@ static lathe_status cuda_capture(void *stream, const struct home *home, int n, l
 {
     struct gpu *c = stream;
     note(c, ring_open(c));
-    note(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+    if (!c->failed)
+        note(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
     lathe_status st = cuda_launched(c, err);
     if (st)
         return st;
@@ -511,8 +512,13 @@ static lathe_status cuda_captured(void *stream, void **graph, lathe_error *err)
         note(c, cudaGraphUpload(exec, c->stream));
     if (notes)
         (void)cudaGraphDestroy(notes);
+    lathe_status st = cuda_launched(c, err);
+    if (st && exec) {
+        (void)cudaGraphExecDestroy(exec);
+        exec = NULL;
+    }
     *graph = exec;
-    return cuda_launched(c, err);
+    return st;
 }
 
 static lathe_status cuda_replay(void *stream, void *graph, lathe_error *err)
@@ -580,7 +586,7 @@ const struct backend backend_cuda = {.name = "cuda",
                                      .isa = isa_of,
                                      .alloc = cuda_alloc,
                                      .free = cuda_free,
-                                     .own_bytes = CUDA_RING,
+                                     .own_bytes = CUDA_RING + ZEROS,
                                      .room = cuda_room,
                                      .load = cuda_load,
                                      .alloc_host = cuda_alloc_host,
