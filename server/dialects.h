@@ -5,6 +5,7 @@
 #include "exchange.h"
 
 void chat_completions(struct exchange *x);
+void completions(struct exchange *x);
 void chat_input_tokens(struct exchange *x);
 
 #endif

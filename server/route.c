@@ -22,6 +22,8 @@ const struct route routes[] = {
      .handle = chat_completions},
     {POST, "/chat/completions/input_tokens", .v1 = true, .runs = RUNS_POOLED,
      .closed = CLOSED_LOADING, .handle = chat_input_tokens},
+    {POST, "/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
+     .handle = completions},
     {POST, "/tokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = tokenize},
     {POST, "/detokenize", .runs = RUNS_POOLED, .closed = CLOSED_LOADING, .handle = detokenize},
     {POST, "/apply-template", .runs = RUNS_POOLED, .closed = CLOSED_LOADING,

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "dialects.h"
-#include "generate.h"
+#include "openai.h"
 #include "state.h"
 
 /* ---- State of a reply ----------------------------------------------------------------------- */
@@ -25,166 +25,19 @@ enum { MESSAGE_LIMIT = 256 << 20, COUNT_ARENA = 16 << 20 };
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
-/* Fields that change nothing here, or nothing but speed. */
-static const char *const hints[] = {"user",
-                                    "safety_identifier",
-                                    "metadata",
-                                    "store",
-                                    "service_tier",
-                                    "prompt_cache_key",
-                                    "prompt_cache_retention",
-                                    "prompt_cache_options",
-                                    "verbosity",
-                                    "request_id",
-                                    "id_slot",
-                                    "prediction",
-                                    "priority"};
-
-static const char *const read_fields[] = {"model",
-                                          "stream",
-                                          "stream_options",
-                                          "temperature",
-                                          "top_p",
-                                          "top_k",
-                                          "min_p",
-                                          "presence_penalty",
-                                          "frequency_penalty",
-                                          "repeat_penalty",
-                                          "repetition_penalty",
-                                          "seed",
-                                          "stop",
-                                          "stop_sequences",
-                                          "stop_token_ids",
-                                          "ignore_eos",
-                                          "min_tokens",
-                                          "max_tokens",
-                                          "max_completion_tokens",
-                                          "n_predict",
-                                          "logit_bias",
-                                          "cache_prompt",
-                                          "return_progress",
-                                          "include_reasoning",
-                                          "reasoning_format",
-                                          "tool_choice",
-                                          "parallel_tool_calls",
-                                          "response_format",
-                                          "modalities"};
-
-/* Accepted where they ask for what is done anyway. */
-static const struct neutral {
-    const char *name, *value; /* as JSON */
-} neutrals[] = {
-    {"n", "1"},
-    {"best_of", "1"},
-    {"echo", "false"},
-    {"logprobs", "false"},
-    {"top_logprobs", "0"},
-    {"skip_special_tokens", "true"},
-    {"include_stop_str_in_output", "false"},
-    {"continue_final_message", "false"},
-    {"add_generation_prompt", "true"},
-    {"timings_per_token", "false"},
-    {"return_token_ids", "false"},
-    {"typical_p", "1"},
-    {"top_a", "0"},
-    {"tfs", "1"},
-    {"xtc_probability", "0"},
-    {"dry_multiplier", "0"},
-    {"mirostat", "0"},
-    {"dynatemp_range", "0"},
-    {"use_beam_search", "false"},
-    {"length_penalty", "1"},
-};
-
-static const struct refused {
-    const char *name, *instead;
-} refused[] = {
-    {"functions", "use tools"},
-    {"function_call", "use tool_choice"},
-    {"audio", "only text is generated"},
-    {"web_search_options", "there is no web search; give a tool"},
-    {"moderation", "there is no moderation"},
-    {"chat_template", "the model's own template is used"},
-    {"cache_salt", "leave it out"},
-    {"guided_json", "output cannot be bound to a schema"},
-    {"guided_regex", "output cannot be bound to a pattern"},
-    {"guided_choice", "output cannot be bound to choices"},
-    {"guided_grammar", "output cannot be bound to a grammar"},
-    {"structured_outputs", "output cannot be bound to a schema"},
-    {"json_schema", "output cannot be bound to a schema"},
-    {"regex", "output cannot be bound to a pattern"},
-    {"grammar", "output cannot be bound to a grammar"},
-    {"ebnf", "output cannot be bound to a grammar"},
-    {"samplers", "the order of the sampler is fixed"},
-    {"lora", "there are no adapters"},
-    {"logits_processors", "use logit_bias"},
-    {"allowed_token_ids", "use logit_bias"},
-};
-
-enum {
-    N_HINTS = sizeof hints / sizeof *hints,
-    N_READ = sizeof read_fields / sizeof *read_fields,
-    N_NEUTRAL = sizeof neutrals / sizeof *neutrals,
-    N_REFUSED = sizeof refused / sizeof *refused,
-    MAX_KNOWN = N_HINTS + N_READ + N_NEUTRAL + N_REFUSED + 32,
-};
-
-static bool is_neutral(const struct fields *f, const struct neutral *n)
-{
-    const json_t *v = field_value(f, n->name);
-    if (!v)
-        return true;
-    if (json_is_boolean(v))
-        return strcmp(n->value, json_is_true(v) ? "true" : "false") == 0;
-    return json_is_number(v) && n->value[0] >= '0' && n->value[0] <= '9' &&
-           json_number_value(v) == (double)(n->value[0] - '0');
-}
+static const char *const own_fields[] = {"include_reasoning",   "reasoning_format", "tool_choice",
+                                         "parallel_tool_calls", "response_format",  "modalities"};
+enum { N_OWN = sizeof own_fields / sizeof *own_fields, MAX_OWN = N_OWN + 32 };
 
 static bool check_fields(struct exchange *x, const struct fields *f)
 {
-    const char *known[MAX_KNOWN];
+    const char *own[MAX_OWN];
     size_t n = 0;
-    for (size_t i = 0; i < N_REFUSED; i++) {
-        if (field_value(f, refused[i].name))
-            return refuse_field(&x->failure, UNSUPPORTED_FIELD, refused[i].name,
-                                "%s is not supported: %s", refused[i].name, refused[i].instead);
-        known[n++] = refused[i].name; /* null */
-    }
-    for (size_t i = 0; i < N_NEUTRAL; i++) {
-        if (!is_neutral(f, &neutrals[i]))
-            return refuse_field(&x->failure, UNSUPPORTED_VALUE, neutrals[i].name,
-                                "%s: only %s is supported", neutrals[i].name, neutrals[i].value);
-        known[n++] = neutrals[i].name;
-    }
-    for (size_t i = 0; i < N_HINTS; i++)
-        known[n++] = hints[i];
-    for (size_t i = 0; i < N_READ; i++)
-        known[n++] = read_fields[i];
+    for (size_t i = 0; i < N_OWN; i++)
+        own[n++] = own_fields[i];
     for (size_t i = 0; i < n_conversation_fields; i++)
-        known[n++] = conversation_fields[i];
-    return fields_unknown(f, x, known, n);
-}
-
-static bool read_stream(struct exchange *x, const struct fields *f, struct generation *g,
-                        struct chat_state *s)
-{
-    static const char *const known[] = {"include_usage", "include_obfuscation",
-                                        "continuous_usage_stats"};
-    struct fields o;
-    bool obfuscation, continuous = false;
-    if (!field_bool(f, "stream", &g->stream) ||
-        !field_bool(f, "return_progress", &g->show_progress) ||
-        !fields_inner(f, "stream_options", "stream_options.", &o) ||
-        !field_bool(&o, "include_usage", &s->include_usage) ||
-        !field_bool(&o, "include_obfuscation", &obfuscation) ||
-        !field_bool(&o, "continuous_usage_stats", &continuous) ||
-        (o.object && !fields_unknown(&o, x, known, 3)))
-        return false;
-    g->show_progress &= g->stream;
-    return !continuous ||
-           refuse_field(&x->failure, UNSUPPORTED_VALUE, "stream_options.continuous_usage_stats",
-                        "stream_options.continuous_usage_stats: only false is "
-                        "supported; include_usage gives the usage at the end");
+        own[n++] = conversation_fields[i];
+    return openai_fields(x, f, own, n);
 }
 
 static bool has_tool(const struct fields *f, const char *name)
@@ -300,8 +153,8 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
                    model);
     if (!s->model)
         return refuse(&x->failure, INTERNAL, "out of memory");
-    return read_stream(x, f, g, s) && sampling_read(f, g) && read_tool_choice(f, g) &&
-           read_formats(f, s) && warn_of_strict_tools(x, f);
+    return openai_stream(x, f, g, &s->include_usage) && sampling_read(f, g) &&
+           read_tool_choice(f, g) && read_formats(f, s) && warn_of_strict_tools(x, f);
 }
 
 static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
@@ -333,62 +186,12 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
 
 /* ---- Pieces of JSON ------------------------------------------------------------------------- */
 
-static void put(struct buf *out, const char *s)
-{
-    json_print_string(out, s, strlen(s));
-}
-
 static void put_head(struct buf *out, const struct chat_state *s, const char *object)
 {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", s->id, object,
                (long long)s->created);
-    put(out, s->model);
+    openai_string(out, s->model);
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", s->server->fingerprint);
-}
-
-static void put_usage(struct buf *out, const lathe_usage *u)
-{
-    buf_printf(out,
-               "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
-               "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
-               "\"completion_tokens_details\":{\"reasoning_tokens\":%d}}",
-               (int)u->prompt_tokens, (int)u->completion_tokens,
-               (int)(u->prompt_tokens + u->completion_tokens), (int)u->cached_tokens,
-               (int)u->reasoning_tokens);
-}
-
-static double rate(int32_t n, double ms)
-{
-    return ms > 0 ? n * 1e3 / ms : 0;
-}
-
-/* llama.cpp's names: cache_n + prompt_n is the prompt. */
-static void put_timings(struct buf *out, const lathe_usage *u)
-{
-    int32_t n = u->prompt_tokens - u->cached_tokens;
-    buf_printf(out,
-               "{\"prompt_n\":%d,\"cache_n\":%d,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,"
-               "\"predicted_n\":%d,\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,"
-               "\"draft_n\":%d,\"draft_n_accepted\":%d}",
-               (int)n, (int)u->cached_tokens, u->prefill_ms, rate(n, u->prefill_ms),
-               (int)u->completion_tokens, u->decode_ms, rate(u->completion_tokens, u->decode_ms),
-               (int)u->spec.drafted, (int)u->spec.accepted);
-}
-
-static const char *finish_word(lathe_finish finish)
-{
-    return finish == LATHE_FINISH_LENGTH || finish == LATHE_FINISH_CONTEXT ? "length"
-           : finish == LATHE_FINISH_CALLS                                  ? "tool_calls"
-                                                                           : "stop";
-}
-
-/* The string that stopped it. */
-static void put_stop_reason(struct buf *out, const lathe_event *last)
-{
-    if (last->finish == LATHE_FINISH_STOP_STRING && last->text)
-        json_print_string(out, last->text, last->n_text);
-    else
-        buf_puts(out, "null");
 }
 
 /* ---- The stream ----------------------------------------------------------------------------- */
@@ -436,9 +239,9 @@ static void put_text_delta(struct buf *out, const struct chat_state *s, const ch
 static void put_call_head(struct buf *out, const lathe_event *ev)
 {
     buf_puts(out, "\"id\":");
-    put(out, ev->call_id);
+    openai_string(out, ev->call_id);
     buf_puts(out, ",\"type\":\"function\",\"function\":{\"name\":");
-    put(out, ev->name);
+    openai_string(out, ev->name);
     buf_puts(out, ",\"arguments\":\"");
 }
 
@@ -515,15 +318,15 @@ static void put_reply(struct buf *out, const struct chat_state *s, const lathe_e
     buf_puts(out, ",\"service_tier\":\"default\",\"choices\":[{\"index\":0,\"message\":");
     put_message(out, s);
     buf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":",
-               finish_word(last->finish));
-    put_stop_reason(out, last);
+               openai_finish(last->finish));
+    openai_stop_reason(out, last);
     buf_puts(out, "}],\"usage\":");
-    put_usage(out, &last->usage);
+    openai_usage(out, &last->usage);
     buf_puts(out, ",\"timings\":");
-    put_timings(out, &last->usage);
+    openai_timings(out, &last->usage);
     for (size_t i = 0; i < s->n_warnings; i++) {
         buf_puts(out, i ? "," : ",\"warnings\":[");
-        put(out, s->warning[i]);
+        openai_string(out, s->warning[i]);
     }
     buf_puts(out, s->n_warnings ? "]}" : "}");
 }
@@ -564,15 +367,15 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
     buf_printf(out,
                "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\","
                "\"stop_reason\":",
-               finish_word(last->finish));
-    put_stop_reason(out, last);
+               openai_finish(last->finish));
+    openai_stop_reason(out, last);
     buf_puts(out, "}],\"timings\":");
-    put_timings(out, &last->usage);
+    openai_timings(out, &last->usage);
     buf_puts(out, s->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
     if (s->include_usage) {
         begin_chunk(out, s);
         buf_puts(out, "],\"usage\":");
-        put_usage(out, &last->usage);
+        openai_usage(out, &last->usage);
         buf_puts(out, "}\n\n");
     }
     buf_puts(out, "data: [DONE]\n\n");

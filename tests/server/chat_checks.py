@@ -176,6 +176,21 @@ def check_unknown_fields(s):
     is_((a.status, a.headers["x-unknown-fields"]), (200, "surprise"))
 
 
+def check_completions(s):
+    """The raw route, B46's row with it: a rendered prompt as text or as ids gives what the chat route gives."""
+    body = ask("What is a kiln?", enable_thinking=False)
+    prompt = s.send("POST", "/apply-template", body).json["prompt"]
+    ids = s.send("POST", "/tokenize", body).json["tokens"]
+    for p in prompt, ids:
+        a = s.send("POST", "/v1/completions", {"prompt": p, "temperature": 0}).json
+        is_((a["choices"][0]["text"], a["choices"][0]["finish_reason"]), (KILN, "stop"))
+        is_(a["usage"]["prompt_tokens"], len(ids))
+    plain = s.send("POST", "/v1/completions", {"prompt": prompt, "parse_special": False, "max_tokens": 1}).json
+    is_(plain["usage"]["prompt_tokens"] > len(ids), True)
+    a = s.send("POST", "/completions", {"prompt": "A", "max_tokens": 2, "ignore_eos": True}).json
+    is_((a["choices"][0]["finish_reason"], a["usage"]["completion_tokens"]), ("length", 2))
+
+
 def check_counts(s):
     """The count is the prompt's of the same body."""
     tools = [{"type": "function", "function": {"name": "f", "description": "d é", "parameters": {"type": "object"}}}]

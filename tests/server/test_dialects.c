@@ -1,5 +1,5 @@
-/* The chat dialect over the fake engine: a request and a script in, exact bytes out, streamed and in one piece. The
- * files are tests/server/chat/NAME.case: sections that begin with "== request", "== script", "== stream" and "== reply",
+/* Dialects over the fake engine: a request and a script in, exact bytes out, streamed and in one piece. The files are
+ * tests/server/DIALECT/NAME.case: sections that begin with "== request", "== script", "== stream" and "== reply",
  * and a request is JSON without "stream". */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -66,16 +66,21 @@ static int connect_to(const struct rig *r)
     return fd;
 }
 
-static void send_request(int fd, const char *body)
+static void send_to(int fd, const char *path, const char *body)
 {
     struct buf b;
     buf_init(&b, 1 << 20);
     buf_printf(&b,
-               "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+               "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                "Content-Length: %zu\r\n\r\n%s",
-               strlen(body), body);
+               path, strlen(body), body);
     CHECK(write(fd, b.data, b.len) == (ssize_t)b.len);
     buf_release(&b);
+}
+
+static void send_request(int fd, const char *body)
+{
+    send_to(fd, "/v1/chat/completions", body);
 }
 
 /* Until the other side closes. */
@@ -110,11 +115,12 @@ static bool join_chunks(char *s)
 }
 
 /* The body of the answer to `body`; a heap string. */
-static char *ask(const struct rig *r, const char *body, int *status, bool *ended)
+static char *ask_at(const struct rig *r, const char *path, const char *body, int *status,
+                    bool *ended)
 {
     struct buf b;
     int fd = connect_to(r);
-    send_request(fd, body);
+    send_to(fd, path, body);
     receive(fd, &b);
     char *head = strstr(buf_str(&b), "\r\n\r\n");
     CHECK(head && sscanf(b.data, "HTTP/1.1 %d", status) == 1);
@@ -125,6 +131,11 @@ static char *ask(const struct rig *r, const char *body, int *status, bool *ended
     char *copy = strdup(head + 4);
     buf_release(&b);
     return copy;
+}
+
+static char *ask(const struct rig *r, const char *body, int *status, bool *ended)
+{
+    return ask_at(r, "/v1/chat/completions", body, status, ended);
 }
 
 /* ---- Cases ---------------------------------------------------------------------------------- */
@@ -150,7 +161,8 @@ static char *with_stream(const char *request, bool stream)
     return b.data;
 }
 
-static void run_case(const struct rig *r, const char *name, const char *all, bool stream)
+static void run_case(const struct rig *r, const char *path, const char *name, const char *all,
+                     bool stream)
 {
     char *want = section(all, stream ? "stream" : "reply");
     char *request = section(all, "request"), *script = section(all, "script");
@@ -161,7 +173,7 @@ static void run_case(const struct rig *r, const char *name, const char *all, boo
     if (!want)
         return;
     fake_engine_script(r->engine, script);
-    char *body = with_stream(request, stream), *got = ask(r, body, &status, &ended);
+    char *body = with_stream(request, stream), *got = ask_at(r, path, body, &status, &ended);
     size_t n = strlen(want);
     /* A reply in one piece has no line break at its end, a file has. */
     if (!stream && n)
@@ -176,12 +188,13 @@ static void run_case(const struct rig *r, const char *name, const char *all, boo
     free(got);
 }
 
-TEST(cases)
+/* All cases of a folder, at least n_min. */
+static void run_cases(const char *name, const char *path, int n_min)
 {
     struct rig r;
-    const char *dir = test_path("tests/server/chat");
-    char path[512], folder[256];
-    (void)snprintf(folder, sizeof folder, "%s", dir);
+    char folder[256], file[600];
+    (void)snprintf(file, sizeof file, "tests/server/%s", name);
+    (void)snprintf(folder, sizeof folder, "%s", test_path(file));
     DIR *d = opendir(folder);
     CHECK(d);
     open_rig(&r, NULL);
@@ -190,16 +203,26 @@ TEST(cases)
         if (!strstr(e->d_name, ".case"))
             continue;
         size_t size;
-        (void)snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        char *all = test_read(path, &size);
-        run_case(&r, e->d_name, all, true);
-        run_case(&r, e->d_name, all, false);
+        (void)snprintf(file, sizeof file, "%s/%s", folder, e->d_name);
+        char *all = test_read(file, &size);
+        run_case(&r, path, e->d_name, all, true);
+        run_case(&r, path, e->d_name, all, false);
         free(all);
         n++;
     }
     closedir(d);
-    CHECK(n >= 8);
+    CHECK(n >= n_min);
     close_rig(&r);
+}
+
+TEST(chat)
+{
+    run_cases("chat", "/v1/chat/completions", 12);
+}
+
+TEST(completions)
+{
+    run_cases("completions", "/v1/completions", 4);
 }
 
 static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
@@ -381,6 +404,43 @@ TEST(requests)
     CHECK(o->max_tokens == 8 && o->min_tokens == 3 && o->ignore_eos && o->no_prefix_reuse &&
           o->no_parallel_calls && !o->no_parse);
     free(got);
+    close_rig(&r);
+}
+
+TEST(raw_prompts)
+{
+    static const struct {
+        const char *body;
+        int status;
+        const char *text;
+    } rows[] = {
+        {"{}", 400, "\"param\":\"prompt\",\"code\":\"missing_required_parameter\""},
+        {"{\"prompt\":\"\"}", 400, "\"invalid_value\""},
+        {"{\"prompt\":[]}", 400, "\"invalid_value\""},
+        {"{\"prompt\":{}}", 400, "\"invalid_type\""},
+        {"{\"prompt\":[1,-2]}", 400, "\"param\":\"prompt[1]\""},
+        {"{\"prompt\":[\"a\",\"b\"]}", 400, "several prompts"},
+        {"{\"prompt\":[[1],[2]]}", 400, "several prompts"},
+        {"{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "\"param\":\"suffix\""},
+        {"{\"prompt\":\"a\",\"logprobs\":2}", 400, "\"param\":\"logprobs\""},
+        {"{\"prompt\":\"a\",\"echo\":true}", 400, "\"param\":\"echo\""},
+        {"{\"prompt\":\"a\",\"max_tokens\":0}", 400, "\"param\":\"max_tokens\""},
+        {"{\"prompt\":[1,2,3]}", 200, "text_completion"},
+        {"{\"prompt\":\"a\",\"parse_special\":false}", 200, "text_completion"},
+    };
+    struct rig r;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "accepted 5 0\nfinish stop 5 0 1 0\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int status;
+        bool ended;
+        char *got = ask_at(&r, "/completions", rows[i].body, &status, &ended);
+        if (status != rows[i].status || !strstr(got, rows[i].text))
+            FAIL("%s: status %d, %s", rows[i].body, status, got);
+        free(got);
+    }
+    const lathe_request_options *o = fake_engine_last(r.engine);
+    CHECK(o->no_parse && !o->control && o->n_text == 1 && !o->conversation && !o->token);
     close_rig(&r);
 }
 
