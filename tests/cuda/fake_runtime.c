@@ -103,7 +103,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     (void)s;
-    return result(cudaSuccess);
+    return result(fake.is_capturing ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
@@ -136,12 +136,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
     (void)s, (void)mode;
+    fake.is_capturing = !fake.capture;
     return result(fake.capture);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
     (void)s;
+    fake.is_capturing = false;
     *g = malloc(1);
     return result(cudaSuccess);
 }

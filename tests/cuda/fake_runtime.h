@@ -3,6 +3,7 @@
 #ifndef LATHE_TESTS_CUDA_FAKE_RUNTIME_H
 #define LATHE_TESTS_CUDA_FAKE_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct fake_device {
@@ -10,10 +11,11 @@ struct fake_device {
     int driver; /* 13000; 0: there is none */
     int sm;     /* 90 */
     size_t room;
-    int launch;  /* cudaError_t of every launch, which goes away when it is read */
-    int capture; /* cudaError_t of every beginning of a capture */
-    int copy;    /* cudaError_t of every copy, which then moves nothing */
-    int lost;    /* cudaError_t of every call until the device is reset; 0: it works */
+    int launch;        /* cudaError_t of every launch, which goes away when it is read */
+    int capture;       /* cudaError_t of every beginning of a capture */
+    bool is_capturing; /* then the stream cannot be waited for */
+    int copy;          /* cudaError_t of every copy, which then moves nothing */
+    int lost;          /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
     int refused; /* resets that fail first */
     int away;    /* times that the device is unavailable after a reset */

@@ -166,11 +166,14 @@ TEST(a_captured_batch_is_that_of_the_device)
     b.pos = other.pos;
     CHECK_ERR(cuda_batch(stream, &b, &there, &err), &err, LATHE_E_UNSUPPORTED, "does not have");
     CHECK(cuda_upload(stream, &other, sizeof other) == NULL);
+    CHECK_ERR(cuda_launched(stream, &err), &err, LATHE_E_DEVICE, "error 900");
+    CHECK(cuda_upload(stream, &other, sizeof other) == NULL);
     CHECK_ERR(backend_cuda.captured(stream, &graph, &err), &err, LATHE_E_DEVICE, "error 900");
     CHECK(graph == NULL);
     fake.capture = cudaErrorStreamCaptureUnsupported;
     CHECK_ERR(backend_cuda.capture(stream, home, 2, &err), &err, LATHE_E_DEVICE, "error 900");
     CHECK(cuda_upload(stream, &other, sizeof other) != NULL);
+    CHECK_OK(backend_cuda.wait(stream, &err), &err); /* the device is not lost */
     backend_cuda.free(stream, memory);
     backend_cuda.close(stream);
 }

@@ -52,7 +52,8 @@ lathe_status cuda_error(struct gpu *c, cudaError_t e, const char *what, lathe_er
 static void look(struct gpu *c, cudaError_t e)
 {
     (void)cudaGetLastError();
-    if (e == cudaErrorMemoryAllocation || c->lost)
+    if (e == cudaErrorMemoryAllocation || c->lost ||
+        c->n_homes > 0) /* what is captured does not run */
         return;
     cudaError_t again = cudaStreamSynchronize(c->stream);
     if (!again)
