@@ -146,7 +146,7 @@ bool spec_differs(struct lathe_engine *e, struct slot *s);
 lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,
                             int32_t n, lathe_error *err);
 
-/* warm_up.c: no-op on the host. Leaves no trace in the slots. */
+/* warm_up.c: on a device, a round of every kind; then ahead_open. Leaves no trace in the slots. */
 lathe_status warm_up(struct lathe_engine *e, lathe_error *err);
 
 /* engine.c: whoever may use the lock after lathe_engine_close holds the engine. */
