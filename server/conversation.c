@@ -236,7 +236,7 @@ static void sort_results(const struct writer *w, const json_t *m, const json_t *
     }
 }
 
-static bool read_messages(const struct fields *f, struct chat *c)
+bool chat_messages(const struct fields *f, struct chat *c)
 {
     const json_t *array = NULL;
     struct writer w = {&f->doc, &c->messages};
@@ -446,7 +446,7 @@ bool chat_read(const struct fields *f, struct chat *c)
     buf_init(&c->messages, TEXT_LIMIT);
     buf_init(&c->tools, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
-    if (!read_switches(f, c) || !read_thinks(f, c) || !read_messages(f, c) || !read_tools(f, c))
+    if (!read_switches(f, c) || !read_thinks(f, c) || !chat_messages(f, c) || !read_tools(f, c))
         return false;
     if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
         buf_check(&c->kwargs, "chat_template_kwargs", &err))

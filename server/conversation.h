@@ -18,6 +18,8 @@ extern const size_t n_conversation_fields;
 
 /* Reads them. Released by chat_release, after a refusal too. */
 bool chat_read(const struct fields *f, struct chat *c);
+/* The messages of f alone, in chat form, into c->messages, which is initialised. */
+bool chat_messages(const struct fields *f, struct chat *c);
 void chat_release(struct chat *c);
 
 #endif

@@ -6,6 +6,8 @@
 
 void chat_completions(struct exchange *x);
 void completions(struct exchange *x);
+void messages(struct exchange *x);
+void messages_count_tokens(struct exchange *x);
 void chat_input_tokens(struct exchange *x);
 
 #endif

@@ -23,6 +23,7 @@ static const struct words {
     [UNSUPPORTED_FIELD] = {400, invalid, "unsupported_parameter", invalid, 0},
     [UNSUPPORTED_VALUE] = {400, invalid, "unsupported_value", invalid, 0},
     [PROMPT_TOO_LONG] = {400, invalid, "context_length_exceeded", invalid, 0},
+    [THREAD_UNSUPPORTED] = {400, invalid, "unsupported_parameter", invalid, 0},
     [BAD_KEY] = {401, invalid, "invalid_api_key", "authentication_error", 0},
     [HOST_REFUSED] = {403, invalid, "host_not_allowed", "permission_error", 0},
     [ORIGIN_REFUSED] = {403, invalid, "origin_not_allowed", "permission_error", 0},
@@ -41,6 +42,8 @@ static const struct words {
     [BUSY] = {503, server_error, "server_busy", "overloaded_error", 2},
 };
 
+static void fill(struct failure *f, enum condition c, const char *param, const char *fmt,
+                 va_list ap) PRINTF_LIKE(4, 0);
 static void fill(struct failure *f, enum condition c, const char *param, const char *fmt,
                  va_list ap)
 {
@@ -148,10 +151,19 @@ void failure_print(struct buf *out, const struct failure *f, enum shape shape,
     lathe_error text;
     (void)fail(&text, LATHE_OK, "%s", f->message);
     const char *message = text.message;
+    char overflow[80];
+    if (shape == SHAPE_ANTHROPIC && f->condition == PROMPT_TOO_LONG) {
+        (void)snprintf(overflow, sizeof overflow, "prompt is too long: %ld tokens > %ld maximum",
+                       f->n_prompt, f->n_ctx);
+        message = overflow;
+    }
     if (shape == SHAPE_ANTHROPIC) {
         buf_printf(out,
                    "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", w->anthropic);
         json_print_string(out, message, strlen(message));
+        if (f->condition == THREAD_UNSUPPORTED)
+            buf_puts(out, ",\"details\":{\"error_code\":\"thread_unsupported_request\","
+                          "\"unsupported\":[\"thread\"]}");
         buf_puts(out, "},\"request_id\":");
         json_print_string(out, request_id, strlen(request_id));
         buf_putc(out, '}');

@@ -15,6 +15,7 @@ enum condition {
     UNSUPPORTED_FIELD,
     UNSUPPORTED_VALUE,
     PROMPT_TOO_LONG,
+    THREAD_UNSUPPORTED, /* Anthropic's threads: clients then send full histories */
     BAD_KEY,
     HOST_REFUSED,
     ORIGIN_REFUSED,

@@ -26,6 +26,7 @@ struct run {
     struct buf text;
     int64_t started_ms, moved_ms;
     bool is_accepted;   /* by a slot */
+    lathe_usage known;  /* of the prompt */
     bool is_probed;     /* something was written to a half-closed connection */
     bool is_gone;       /* the client */
     struct failure why; /* of what the server ended itself */
@@ -53,7 +54,7 @@ static void begin(struct run *r)
     r->x->type = r->g.stream ? "text/event-stream; charset=utf-8" : NULL;
     stream_begin(r->x);
     if (r->g.stream)
-        r->d->head(&r->out, r->state);
+        r->d->head(&r->out, r->state, &r->known);
 }
 
 static void give_up(struct run *r)
@@ -111,6 +112,7 @@ static void take_event(struct run *r, const lathe_event *ev)
     switch (ev->type) {
     case LATHE_EVENT_ACCEPTED:
         r->is_accepted = true;
+        r->known = ev->usage;
         r->d->event(output(r), r->state, ev);
         return;
     case LATHE_EVENT_REASONING:
@@ -273,6 +275,7 @@ void generate(struct exchange *x, const struct dialect *d)
             (void)refuse_status(&x->failure, &err);
         } else {
             x->record.dialect = d->name;
+            r.known.prompt_tokens = lathe_request_prompt_tokens(r.request);
             follow(&r);
         }
         lathe_request_close(r.request);

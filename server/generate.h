@@ -19,8 +19,9 @@ struct dialect {
     /* Fills g, which is zeroed but for its arena, and makes the state of this reply, from g's arena; false after a
      * refusal. */
     bool (*parse)(struct exchange *x, const struct fields *f, struct generation *g, void **state);
-    /* What goes out with the head of a stream, before any event. */
-    void (*head)(struct buf *out, void *state);
+    /* What goes out with the head of a stream, before any event. known: the prompt's tokens, and those of them that
+     * were cached as far as a slot has said. */
+    void (*head)(struct buf *out, void *state, const lathe_usage *known);
     /* Writes one event, or keeps it where the reply comes in one piece. ACCEPTED, REASONING to CALL_END, and PROGRESS, with
      * usage.prefill_ms, if it was asked for. Pieces that one step of the engine made are one event. */
     void (*event)(struct buf *out, void *state, const lathe_event *ev);

@@ -385,6 +385,8 @@ typedef struct lathe_request lathe_request;
  * videos, which lathe_render shows as the template's placeholders. */
 lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err);
+/* Tokens of its prompt, known from the start. */
+int32_t lathe_request_prompt_tokens(const lathe_request *request);
 /* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid
  * until the next call on this request. After LATHE_EVENT_FINISH every call returns NONE. */
 void lathe_request_next(lathe_request *request, int32_t timeout_ms, lathe_event *out);

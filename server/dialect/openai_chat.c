@@ -220,8 +220,9 @@ static void end_delta(struct buf *out, const struct chat_state *s)
     end_chunk(out, s);
 }
 
-static void head(struct buf *out, void *state)
+static void head(struct buf *out, void *state, const lathe_usage *known)
 {
+    (void)known;
     begin_delta(out, state);
     buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"");
     end_delta(out, state);

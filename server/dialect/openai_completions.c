@@ -141,8 +141,9 @@ static void end_chunk(struct buf *out, const struct completion_state *s)
     buf_puts(out, s->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
-static void head(struct buf *out, void *state)
+static void head(struct buf *out, void *state, const lathe_usage *known)
 {
+    (void)known;
     (void)out;
     (void)state;
 }

@@ -246,6 +246,11 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     return st;
 }
 
+int32_t lathe_request_prompt_tokens(const lathe_request *r)
+{
+    return r->n_prompt;
+}
+
 void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
 {
     if (events_next(&r->events, timeout_ms, out))

@@ -1,10 +1,10 @@
-/* Any bytes as the body of a chat request: a refusal with its condition and message, or a conversation whose parts are
+/* Any bytes as the body of a request, in OpenAI's form or in Anthropic's, as the first byte chooses: a refusal with its condition and message, or a conversation whose parts are
  * JSON again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/conversation.h"
+#include "server/dialect/anthropic.h"
 #include "server/state.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -31,20 +31,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct server server;
     struct exchange x = {.server = &server};
     struct fields f;
-    struct chat c = {0};
+    struct generation g = {0};
+    bool show, is_anthropic = size && data[0] == '\t';
     struct buf out;
     buf_init(&out, 1 << 20);
     buf_init(&x.body, size + 1);
     buf_append(&x.body, data, size);
     bool ok = fields_open(&f, &x);
     if (ok) {
-        ok = chat_read(&f, &c);
+        ok = is_anthropic ? anthropic_conversation(&f, &g, &show) : chat_read(&f, &g.chat);
         if (ok) {
-            require_json(c.conversation.messages, true);
-            require_json(c.conversation.tools, true);
-            require_json(c.conversation.kwargs, false);
+            require_json(g.chat.conversation.messages, true);
+            require_json(g.chat.conversation.tools, true);
+            require_json(g.chat.conversation.kwargs, false);
         }
-        chat_release(&c);
+        chat_release(&g.chat);
     }
     require(ok == (x.failure.condition == FINE));
     require(ok || x.failure.message[0]);

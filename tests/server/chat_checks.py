@@ -191,6 +191,42 @@ def check_completions(s):
     is_((a["choices"][0]["finish_reason"], a["usage"]["completion_tokens"]), ("length", 2))
 
 
+def check_messages(s):
+    """Anthropic's dialect: the limit (B46), and counts that are those of the chat route (B50, texts alone)."""
+    hello = {"messages": [{"role": "user", "content": "Say hello."}]}
+    a = s.send("POST", "/v1/messages?beta=true", dict(hello, max_tokens=1, ignore_eos=True)).json
+    is_((a["stop_reason"], a["usage"]["output_tokens"]), ("max_tokens", 1))
+    tool = {"name": "f", "description": "d é", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+    called = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": "x"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}, {"type": "tool_use", "id": "t2", "name": "f", "input": {"x": 2}}]},
+        {"role": "user", "content": [{"type": "text", "text": "go on"}, {"type": "tool_result", "tool_use_id": "t2", "content": "8"}, {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "7"}]}]},
+    ]
+    chat_called = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "reasoning_content": "t", "tool_calls": [{"id": f"t{i}", "type": "function", "function": {"name": "f", "arguments": '{"x": %d}' % i}} for i in (1, 2)]},
+        {"role": "tool", "tool_call_id": "t1", "content": "7"},
+        {"role": "tool", "tool_call_id": "t2", "content": "8"},
+        {"role": "user", "content": "go on"},
+    ]
+    chat_tool = {"type": "function", "function": {"name": "f", "description": "d é", "parameters": tool["input_schema"]}}
+    rows = [
+        (hello, hello),
+        (dict(hello, system="Rules."), {"messages": [{"role": "system", "content": "Rules."}] + hello["messages"]}),
+        (dict(hello, system=[{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Rules."}, {"type": "text", "text": "More."}], tools=[tool]),
+         {"messages": [{"role": "system", "content": "Rules.\n\nMore."}] + hello["messages"], "tools": [chat_tool]}),
+        ({"messages": called}, {"messages": chat_called}),
+    ]
+    for body, chat in rows:
+        n = s.send("POST", "/v1/messages/count_tokens", body).json["input_tokens"]
+        usage = s.send("POST", "/v1/messages", dict(body, max_tokens=1)).json["usage"]
+        is_(n, usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"])
+        is_(n, post(s, dict(chat, max_tokens=1)).json["usage"]["prompt_tokens"])
+    a = s.send("POST", "/v1/messages", {"messages": [{"role": "user", "content": "a " * 5000}], "max_tokens": 1})
+    is_((a.status, a.json["error"]["type"]), (400, "invalid_request_error"))
+    is_(a.json["error"]["message"].startswith("prompt is too long: 5") and a.json["error"]["message"].endswith("> 2048 maximum"), True)
+
+
 def check_counts(s):
     """The count is the prompt's of the same body."""
     tools = [{"type": "function", "function": {"name": "f", "description": "d é", "parameters": {"type": "object"}}}]

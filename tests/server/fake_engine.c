@@ -101,6 +101,13 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     return LATHE_OK;
 }
 
+/* Of the first line. */
+int32_t lathe_request_prompt_tokens(const lathe_request *r)
+{
+    int n = 0;
+    return sscanf(r->script, "accepted %d", &n) == 1 ? n : 0;
+}
+
 static void set_text(lathe_request *r, lathe_event *ev, const char *s, size_t n)
 {
     ev->n_text = unescape(s, n, r->text, sizeof r->text);

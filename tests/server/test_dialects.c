@@ -225,6 +225,11 @@ TEST(completions)
     run_cases("completions", "/v1/completions", 4);
 }
 
+TEST(messages)
+{
+    run_cases("messages", "/v1/messages", 8);
+}
+
 static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
 
 static void check_status(const struct rig *r, const char *script, bool stream, int want,
@@ -404,6 +409,50 @@ TEST(requests)
     CHECK(o->max_tokens == 8 && o->min_tokens == 3 && o->ignore_eos && o->no_prefix_reuse &&
           o->no_parallel_calls && !o->no_parse);
     free(got);
+    close_rig(&r);
+}
+
+TEST(messages_that_are_refused)
+{
+    static const struct {
+        const char *fields, *text;
+    } rows[] = {
+        {"\"messages\":[]", "messages is empty"},
+        {"\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]", "messages[0].role"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":1}]", "messages[0].content"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]",
+         "'image' is not supported"},
+        {"\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]",
+         "continuing it is not supported"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"thread\":{\"type\":\"create\"}",
+         "\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]"
+         "}"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"thinking\":{\"type\":\"enabled\","
+         "\"budget_tokens\":1024}",
+         "thinking.budget_tokens"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"any\"}",
+         "tool_choice.type"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"output_config\":{\"format\":{}}",
+         "output_config.format"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"mcp_servers\":[1]", "mcp_servers"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"bash_"
+         "20250124\",\"name\":\"bash\"}]",
+         "tools[0]"},
+    };
+    struct rig r;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "refuse 1 the engine was asked\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[512];
+        int status;
+        bool ended;
+        (void)snprintf(body, sizeof body, "{%s}", rows[i].fields);
+        char *got = ask_at(&r, "/v1/messages", body, &status, &ended);
+        if (status != 400 || !strstr(got, rows[i].text) ||
+            !strstr(got, "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\""))
+            FAIL("%s: status %d, %s", rows[i].fields, status, got);
+        free(got);
+    }
     close_rig(&r);
 }
 

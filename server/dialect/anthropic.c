@@ -1,0 +1,321 @@
+/* POST /v1/messages and /v1/messages/count_tokens. */
+#include "anthropic.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dialects.h"
+#include "state.h"
+
+enum { MESSAGE_LIMIT = 256 << 20, COUNT_ARENA = 16 << 20 };
+
+enum block { NO_BLOCK, THINKING_BLOCK, TEXT_BLOCK, TOOL_BLOCK };
+
+struct messages_state {
+    char id[40];
+    const char *model; /* as the client named it */
+    bool stream, show_thinking;
+    enum block open;
+    int32_t index;      /* of the block that is open, or comes next */
+    struct buf content; /* of a reply in one piece: its blocks */
+    struct buf piece;   /* what the open block has */
+};
+
+/* ---- The request ---------------------------------------------------------------------------- */
+
+static const char *const read_fields[] = {
+    "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "stream",
+    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stop", "stop_token_ids",
+    "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "repeat_penalty",
+    "seed", "ignore_eos", "min_tokens", "max_completion_tokens", "n_predict", "logit_bias",
+    "cache_prompt",
+    /* hints */
+    "cache_control", "metadata", "service_tier", "speed", "inference_geo", "diagnostics",
+    "context_management", "container", "mcp_servers", "output_format", "thread"};
+
+static bool check_fields(struct exchange *x, const struct fields *f)
+{
+    const json_t *servers = field_value(f, "mcp_servers");
+    static const char *const refused[] = {"container", "output_format"};
+    if (field_value(f, "thread"))
+        return refuse_field(&x->failure, THREAD_UNSUPPORTED, "thread",
+                            "thread is not supported; send the full history");
+    for (size_t i = 0; i < 2; i++)
+        if (field_value(f, refused[i]))
+            return refuse_field(&x->failure, UNSUPPORTED_FIELD, refused[i], "%s is not supported",
+                                refused[i]);
+    if (servers && !(json_is_array(servers) && json_array_size(servers) == 0))
+        return refuse_field(&x->failure, UNSUPPORTED_FIELD, "mcp_servers",
+                            "mcp_servers is not supported; give tools");
+    return fields_unknown(f, x, read_fields, sizeof read_fields / sizeof *read_fields);
+}
+
+static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
+{
+    struct messages_state *s = arena_calloc(&g->arena, 1, sizeof *s);
+    const char *model = x->server->model;
+    size_t n = strlen(model);
+    if (!s)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    *state = s;
+    buf_init(&s->content, MESSAGE_LIMIT);
+    buf_init(&s->piece, MESSAGE_LIMIT);
+    memcpy(s->id, "msg_", 4);
+    server_id(x->server, s->id + 4);
+    if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
+        !field_bool(f, "stream", &g->stream) || !anthropic_conversation(f, g, &s->show_thinking))
+        return false;
+    bool serial = g->options.no_parallel_calls;
+    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
+    g->options.no_parallel_calls = serial;
+    g->options.conversation = &g->chat.conversation;
+    s->stream = g->stream;
+    s->model = arena_strndup(&g->arena, model, n);
+    (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
+                   model);
+    return sampling_read(f, g) && (s->model || refuse(&x->failure, INTERNAL, "out of memory"));
+}
+
+/* ---- Pieces of JSON ------------------------------------------------------------------------- */
+
+static void put_usage(struct buf *out, const lathe_usage *u, int32_t output)
+{
+    buf_printf(out,
+               "{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,"
+               "\"cache_read_input_tokens\":%d,\"cache_creation\":{\"ephemeral_5m_input_tokens\":0,"
+               "\"ephemeral_1h_input_tokens\":0},\"output_tokens\":%d,\"output_tokens_details\":{"
+               "\"thinking_tokens\":%d},\"service_tier\":\"standard\"}",
+               (int)(u->prompt_tokens - u->cached_tokens), (int)u->cached_tokens, (int)output,
+               (int)u->reasoning_tokens);
+}
+
+static void put_message_head(struct buf *out, const struct messages_state *s)
+{
+    buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", s->id);
+    json_print_string(out, s->model, strlen(s->model));
+    buf_puts(out, ",\"content\":[");
+}
+
+static const char *stop_word(lathe_finish finish)
+{
+    return finish == LATHE_FINISH_LENGTH || finish == LATHE_FINISH_CONTEXT ? "max_tokens"
+           : finish == LATHE_FINISH_CALLS                                  ? "tool_use"
+           : finish == LATHE_FINISH_STOP_STRING                            ? "stop_sequence"
+                                                                           : "end_turn";
+}
+
+static void put_stop(struct buf *out, const lathe_event *last)
+{
+    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_word(last->finish));
+    if (last->finish == LATHE_FINISH_STOP_STRING && last->text)
+        json_print_string(out, last->text, last->n_text);
+    else
+        buf_puts(out, "null");
+    buf_puts(out, ",\"stop_details\":null");
+}
+
+/* Calls are named call_ by the engine and toolu_ here. */
+static void put_call_id(struct buf *out, const lathe_event *ev)
+{
+    const char *id = strncmp(ev->call_id, "call_", 5) == 0 ? ev->call_id + 5 : ev->call_id;
+    buf_puts(out, "\"toolu_");
+    json_escape(out, id, strlen(id));
+    buf_putc(out, '"');
+}
+
+/* ---- Blocks --------------------------------------------------------------------------------- */
+
+/* Clients keep a thinking block only with a signature. This one says whose it is, and nothing else: the text counts. */
+static const char signature[] = "lathe";
+
+static void begin_event(struct buf *out, const struct messages_state *s, const char *type)
+{
+    buf_printf(out, "event: %s\ndata: {\"type\":\"%s\",\"index\":%d", type, type, (int)s->index);
+}
+
+static void close_block(struct buf *out, struct messages_state *s)
+{
+    if (s->open == NO_BLOCK)
+        return;
+    if (s->stream) {
+        if (s->open == THINKING_BLOCK) {
+            begin_event(out, s, "content_block_delta");
+            buf_printf(out, ",\"delta\":{\"type\":\"signature_delta\",\"signature\":\"%s\"}}\n\n",
+                       signature);
+        }
+        begin_event(out, s, "content_block_stop");
+        buf_puts(out, "}\n\n");
+    } else if (s->open == TOOL_BLOCK) {
+        /* An input that was cut off is no object, and nothing to act on. */
+        struct json_doc d;
+        bool whole = !json_read(&d, buf_str(&s->piece), s->piece.len, &json_limits_request, NULL);
+        json_release(&d);
+        buf_puts(&s->content, whole ? buf_str(&s->piece) : "{}");
+        buf_putc(&s->content, '}');
+    } else {
+        json_print_string(&s->content, buf_str(&s->piece), s->piece.len);
+        if (s->open == THINKING_BLOCK)
+            buf_printf(&s->content, ",\"signature\":\"%s\"}", signature);
+        else
+            buf_puts(&s->content, ",\"citations\":null}");
+    }
+    buf_clear(&s->piece);
+    s->open = NO_BLOCK;
+    s->index++;
+}
+
+/* ev: CALL_BEGIN where it is a call. */
+static void open_block(struct buf *out, struct messages_state *s, enum block b,
+                       const lathe_event *ev)
+{
+    if (s->open == b && b != TOOL_BLOCK)
+        return;
+    close_block(out, s);
+    s->open = b;
+    struct buf *to = s->stream ? out : &s->content;
+    if (s->stream) {
+        begin_event(out, s, "content_block_start");
+        buf_puts(out, ",\"content_block\":");
+    } else if (s->index) {
+        buf_putc(to, ',');
+    }
+    if (b == TOOL_BLOCK) {
+        buf_puts(to, "{\"type\":\"tool_use\",\"id\":");
+        put_call_id(to, ev);
+        buf_puts(to, ",\"name\":");
+        json_print_string(to, ev->name, strlen(ev->name));
+        buf_puts(to, ",\"input\":");
+    } else {
+        buf_puts(to, b == TEXT_BLOCK ? "{\"type\":\"text\",\"text\":"
+                                     : "{\"type\":\"thinking\",\"thinking\":");
+    }
+    if (s->stream)
+        buf_puts(out, b == TOOL_BLOCK   ? "{}}}\n\n"
+                      : b == TEXT_BLOCK ? "\"\"}}\n\n"
+                                        : "\"\",\"signature\":\"\"}}\n\n");
+}
+
+static void put_piece(struct buf *out, struct messages_state *s, const char *type, const char *name,
+                      const lathe_event *ev)
+{
+    if (!s->stream) {
+        buf_append(&s->piece, ev->text, ev->n_text);
+        return;
+    }
+    begin_event(out, s, "content_block_delta");
+    buf_printf(out, ",\"delta\":{\"type\":\"%s\",\"%s\":", type, name);
+    json_print_string(out, ev->text, ev->n_text);
+    buf_puts(out, "}}\n\n");
+}
+
+/* ---- The dialect ---------------------------------------------------------------------------- */
+
+static void head(struct buf *out, void *state, const lathe_usage *known)
+{
+    const struct messages_state *s = state;
+    buf_puts(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
+    put_message_head(out, s);
+    buf_puts(out, "],\"stop_reason\":null,\"stop_sequence\":null,\"stop_details\":null,"
+                  "\"container\":null,\"usage\":");
+    put_usage(out, known, 1);
+    buf_puts(out, "}}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n");
+}
+
+static void event(struct buf *out, void *state, const lathe_event *ev)
+{
+    struct messages_state *s = state;
+    if (ev->type == LATHE_EVENT_REASONING && s->show_thinking) {
+        open_block(out, s, THINKING_BLOCK, NULL);
+        put_piece(out, s, "thinking_delta", "thinking", ev);
+    } else if (ev->type == LATHE_EVENT_TEXT) {
+        open_block(out, s, TEXT_BLOCK, NULL);
+        put_piece(out, s, "text_delta", "text", ev);
+    } else if (ev->type == LATHE_EVENT_CALL_BEGIN) {
+        open_block(out, s, TOOL_BLOCK, ev);
+    } else if (ev->type == LATHE_EVENT_CALL_ARGS) {
+        put_piece(out, s, "input_json_delta", "partial_json", ev);
+    } else if (ev->type == LATHE_EVENT_REASONING_END || ev->type == LATHE_EVENT_CALL_END) {
+        close_block(out, s);
+    }
+}
+
+static void keepalive(struct buf *out, void *state)
+{
+    (void)state;
+    buf_puts(out, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+}
+
+static void error(struct buf *out, void *state, const struct failure *f)
+{
+    struct failure shown = *f;
+    const struct messages_state *s = state;
+    /* In the middle of a stream clients retry overloaded_error alone. */
+    if (failure_http(f->condition) >= 429)
+        shown.condition = DRAINING;
+    buf_puts(out, "event: error\ndata: ");
+    failure_print(out, &shown, SHAPE_ANTHROPIC, s->id);
+    buf_puts(out, "\n\n");
+}
+
+static void finish(struct buf *out, void *state, const lathe_event *last)
+{
+    struct messages_state *s = state;
+    int32_t n = last->usage.completion_tokens;
+    close_block(out, s);
+    if (!s->stream) {
+        put_message_head(out, s);
+        buf_append(out, buf_str(&s->content), s->content.len);
+        buf_puts(out, "],");
+        put_stop(out, last);
+        buf_puts(out, ",\"container\":null,\"usage\":");
+        put_usage(out, &last->usage, n);
+        buf_puts(out, ",\"context_management\":{\"applied_edits\":[]}}");
+        out->over |= s->content.over || s->piece.over;
+        out->no_memory |= s->content.no_memory || s->piece.no_memory;
+        return;
+    }
+    buf_puts(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+    put_stop(out, last);
+    buf_puts(out, "},\"usage\":");
+    put_usage(out, &last->usage, n > 0 ? n : 1);
+    buf_puts(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+}
+
+static void release(void *state)
+{
+    struct messages_state *s = state;
+    if (!s)
+        return;
+    buf_release(&s->content);
+    buf_release(&s->piece);
+}
+
+void messages(struct exchange *x)
+{
+    static const struct dialect dialect = {"messages", parse, head,   event,
+                                           keepalive,  error, finish, release};
+    generate(x, &dialect);
+}
+
+/* The same body, read and rendered alike, and counted. */
+void messages_count_tokens(struct exchange *x)
+{
+    struct generation g = {0};
+    struct fields f;
+    void *state = NULL;
+    lathe_prompt prompt = {0};
+    lathe_error err;
+    arena_init(&g.arena, COUNT_ARENA);
+    if (fields_open(&f, x) && parse(x, &f, &g, &state)) {
+        if (lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
+                         &err))
+            (void)refuse_status(&x->failure, &err);
+        else
+            buf_printf(&x->reply, "{\"input_tokens\":%zu}", prompt.tokens.n);
+    }
+    lathe_prompt_release(&prompt);
+    fields_close(&f);
+    release(state);
+    chat_release(&g.chat);
+    arena_release(&g.arena);
+}

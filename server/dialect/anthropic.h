@@ -1,0 +1,11 @@
+/* The request side of Anthropic's messages. */
+#ifndef LATHE_SERVER_DIALECT_ANTHROPIC_H
+#define LATHE_SERVER_DIALECT_ANTHROPIC_H
+
+#include "generate.h"
+
+/* Fills g->chat from system, messages, tools, tool_choice, thinking and output_config, and g->options.no_parallel_calls.
+ * *show_thinking: the client asked for thinking, so that its blocks are sent. */
+bool anthropic_conversation(const struct fields *f, struct generation *g, bool *show_thinking);
+
+#endif

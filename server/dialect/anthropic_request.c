@@ -1,0 +1,424 @@
+/* Messages, tools and thinking of POST /v1/messages as a conversation in chat form. */
+#include <stdio.h>
+#include <string.h>
+
+#include "anthropic.h"
+
+enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
+
+struct reader {
+    const struct fields *f;
+    struct buf *out;
+    size_t n; /* messages written */
+};
+
+static const char *member(const struct reader *r, const json_t *object, const char *name, size_t *n)
+{
+    return json_text(&r->f->doc, json_object_get(object, name), n);
+}
+
+static bool is_type(const struct reader *r, const json_t *object, const char *word)
+{
+    size_t n;
+    const char *s = member(r, object, "type", &n);
+    return s && strcmp(s, word) == 0;
+}
+
+static void open_message(struct reader *r, const char *role)
+{
+    buf_printf(r->out, "%s{\"role\": \"%s\", \"content\": ", r->n++ ? ", " : "", role);
+}
+
+/* ---- Text ----------------------------------------------------------------------------------- */
+
+/* A line of Claude Code that older versions change with each request, at the head of the prompt. */
+static bool is_billing(const char *s, size_t n)
+{
+    static const char mark[] = "x-anthropic-billing-header:";
+    return n >= strlen(mark) && memcmp(s, mark, strlen(mark)) == 0;
+}
+
+static bool put_system_text(struct reader *r, const char *s, size_t n, bool *any)
+{
+    if (is_billing(s, n)) {
+        const char *end = memchr(s, '\n', n);
+        size_t skip = end ? (size_t)(end - s) + 1 : n;
+        s += skip;
+        n -= skip;
+    }
+    if (n == 0)
+        return true;
+    if (*any)
+        buf_puts(r->out, "\\n\\n");
+    *any = true;
+    json_escape(r->out, s, n);
+    return true;
+}
+
+/* A string, or text blocks, as one system message. */
+static bool put_system(struct reader *r, const json_t *v, const char *path)
+{
+    bool any = false;
+    size_t n;
+    const char *s = json_text(&r->f->doc, v, &n);
+    if (!s && !json_is_array(v))
+        return refuse_field(r->f->failure, BAD_TYPE, path,
+                            "%s: expected a string or an array, found %s", path, json_kind(v));
+    open_message(r, "system");
+    buf_putc(r->out, '"');
+    if (s)
+        (void)put_system_text(r, s, n, &any);
+    for (size_t i = 0; !s && i < json_array_size(v); i++) {
+        const char *text = member(r, json_array_get(v, i), "text", &n);
+        if (!text)
+            return refuse_field(r->f->failure, BAD_VALUE, path, "%s[%zu]: only text is supported",
+                                path, i);
+        (void)put_system_text(r, text, n, &any);
+    }
+    buf_puts(r->out, "\"}");
+    return true;
+}
+
+static bool refuse_block(const struct reader *r, const char *path, const json_t *block)
+{
+    size_t n;
+    const char *type = member(r, block, "type", &n);
+    return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
+                        "%s: a block of type '%.40s' is not supported here, only text", path,
+                        type ? type : "");
+}
+
+static bool is_server_block(const struct reader *r, const json_t *block)
+{
+    size_t n;
+    const char *type = member(r, block, "type", &n);
+    return type && (strcmp(type, "server_tool_use") == 0 || strstr(type, "_tool_result") != NULL ||
+                    strcmp(type, "mcp_tool_use") == 0);
+}
+
+/* The block's text, JSON-escaped. Blocks of tools that another server ran are shown as what they are. */
+static bool put_text_block(struct reader *r, const char *path, const json_t *block)
+{
+    size_t n;
+    const char *s = is_type(r, block, "text") ? member(r, block, "text", &n) : NULL;
+    if (s) {
+        json_escape(r->out, s, n);
+        return true;
+    }
+    if (!is_server_block(r, block))
+        return refuse_block(r, path, block);
+    struct buf text;
+    buf_init(&text, TEXT_LIMIT);
+    json_print(&text, &r->f->doc, block);
+    buf_printf(r->out, "[%s: ", member(r, block, "type", &n));
+    json_escape(r->out, buf_str(&text), text.len);
+    buf_putc(r->out, ']');
+    r->out->over |= text.over;
+    r->out->no_memory |= text.no_memory;
+    buf_release(&text);
+    return true;
+}
+
+/* A string, blocks of text, or nothing, as a JSON string. */
+static bool put_texts(struct reader *r, const char *path, const json_t *v)
+{
+    size_t n;
+    const char *s = json_text(&r->f->doc, v, &n);
+    bool ok = true;
+    buf_putc(r->out, '"');
+    if (s)
+        json_escape(r->out, s, n);
+    for (size_t i = 0; !s && i < json_array_size(v) && ok; i++)
+        ok = put_text_block(r, path, json_array_get(v, i));
+    buf_putc(r->out, '"');
+    return ok;
+}
+
+/* ---- Messages ------------------------------------------------------------------------------- */
+
+/* Results become tool messages, what is left one user message after them. */
+static bool put_user(struct reader *r, const char *path, const json_t *content)
+{
+    size_t n, n_results = 0, n_blocks = json_array_size(content);
+    for (size_t i = 0; i < n_blocks; i++) {
+        const json_t *block = json_array_get(content, i);
+        if (!is_type(r, block, "tool_result"))
+            continue;
+        const char *id = member(r, block, "tool_use_id", &n);
+        n_results++;
+        open_message(r, "tool");
+        if (!put_texts(r, path, json_object_get(block, "content")))
+            return false;
+        buf_puts(r->out, ", \"tool_call_id\": ");
+        json_print_string(r->out, id ? id : "", id ? n : 0);
+        buf_putc(r->out, '}');
+    }
+    if (n_results && n_results == n_blocks)
+        return true;
+    open_message(r, "user");
+    if (!n_results) {
+        if (!put_texts(r, path, content))
+            return false;
+    } else {
+        buf_putc(r->out, '"');
+        for (size_t i = 0; i < n_blocks; i++) {
+            const json_t *block = json_array_get(content, i);
+            if (!is_type(r, block, "tool_result") && !put_text_block(r, path, block))
+                return false;
+        }
+        buf_putc(r->out, '"');
+    }
+    buf_putc(r->out, '}');
+    return true;
+}
+
+static bool put_call(struct reader *r, const char *path, const json_t *block, bool is_first)
+{
+    const json_t *input = json_object_get(block, "input");
+    size_t n_id = 0, n_name;
+    const char *id = member(r, block, "id", &n_id), *name = member(r, block, "name", &n_name);
+    if (!name || (input && !json_is_object(input)))
+        return refuse_field(r->f->failure, BAD_VALUE, path,
+                            "%s: a tool_use block needs a name, and an object as input", path);
+    buf_puts(r->out, is_first ? ", \"tool_calls\": [{\"id\": " : ", {\"id\": ");
+    json_print_string(r->out, id ? id : "", id ? n_id : 0);
+    buf_puts(r->out, ", \"type\": \"function\", \"function\": {\"name\": ");
+    json_print_string(r->out, name, n_name);
+    buf_puts(r->out, ", \"arguments\": ");
+    if (input)
+        json_print(r->out, &r->f->doc, input);
+    else
+        buf_puts(r->out, "{}");
+    buf_puts(r->out, "}}");
+    return true;
+}
+
+/* Texts, then the joined thinking, then the calls. */
+static bool put_assistant(struct reader *r, const char *path, const json_t *content)
+{
+    size_t n, n_blocks = json_array_size(content);
+    bool has_thinking = false, has_call = false;
+    if (!json_is_array(content)) {
+        open_message(r, "assistant");
+        bool ok = put_texts(r, path, content);
+        buf_putc(r->out, '}');
+        return ok;
+    }
+    open_message(r, "assistant");
+    buf_putc(r->out, '"');
+    for (size_t i = 0; i < n_blocks; i++) {
+        const json_t *block = json_array_get(content, i);
+        bool is_own = is_type(r, block, "tool_use") || is_type(r, block, "thinking") ||
+                      is_type(r, block, "redacted_thinking");
+        if (!is_own && !put_text_block(r, path, block))
+            return false;
+    }
+    buf_putc(r->out, '"');
+    for (size_t i = 0; i < n_blocks; i++) {
+        const json_t *block = json_array_get(content, i);
+        const char *s = is_type(r, block, "thinking") ? member(r, block, "thinking", &n) : NULL;
+        if (!s || n == 0)
+            continue;
+        if (!has_thinking)
+            buf_puts(r->out, ", \"reasoning_content\": \"");
+        has_thinking = true;
+        json_escape(r->out, s, n);
+    }
+    if (has_thinking)
+        buf_putc(r->out, '"');
+    for (size_t i = 0; i < n_blocks; i++) {
+        const json_t *block = json_array_get(content, i);
+        if (!is_type(r, block, "tool_use"))
+            continue;
+        if (!put_call(r, path, block, !has_call))
+            return false;
+        has_call = true;
+    }
+    buf_puts(r->out, has_call ? "]}" : "}");
+    return true;
+}
+
+static bool put_message(struct reader *r, size_t i, const json_t *m)
+{
+    const json_t *content = json_object_get(m, "content");
+    char path[48];
+    size_t n;
+    const char *role = member(r, m, "role", &n);
+    (void)snprintf(path, sizeof path, "messages[%zu].content", i);
+    if (!json_is_string(content) && !json_is_array(content))
+        return refuse_field(r->f->failure, BAD_TYPE, path,
+                            "%s: expected a string or an array, found %s", path,
+                            json_kind(content));
+    if (role && strcmp(role, "user") == 0)
+        return put_user(r, path, content);
+    if (role && strcmp(role, "assistant") == 0)
+        return put_assistant(r, path, content);
+    if (role && strcmp(role, "system") == 0)
+        return put_system(r, content, path);
+    (void)snprintf(path, sizeof path, "messages[%zu].role", i);
+    return refuse_field(r->f->failure, BAD_VALUE, path,
+                        "%s: '%.40s' is none of user, assistant, system", path, role ? role : "");
+}
+
+static bool put_messages(const struct fields *f, struct buf *out)
+{
+    struct reader r = {f, out, 0};
+    const json_t *array = NULL, *system = field_value(f, "system");
+    if (!field_array(f, "messages", &array, MAX_MESSAGES))
+        return false;
+    if (json_array_size(array) == 0)
+        return refuse_field(f->failure, array ? BAD_VALUE : MISSING_FIELD, "messages",
+                            "messages is %s", array ? "empty" : "missing");
+    buf_puts(out, "{\"messages\": [");
+    if (system && !put_system(&r, system, "system"))
+        return false;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        if (!put_message(&r, i, json_array_get(array, i)))
+            return false;
+    buf_puts(out, "]}");
+    return true;
+}
+
+/* Through the chat form, which puts results in the order of their calls. */
+static bool read_messages(const struct fields *f, struct chat *c)
+{
+    struct fields form = {.path = "", .failure = f->failure};
+    struct buf text;
+    lathe_error err;
+    buf_init(&text, TEXT_LIMIT);
+    bool ok = put_messages(f, &text);
+    lathe_status st = ok ? buf_check(&text, "messages", &err) : LATHE_OK;
+    if (ok && !st)
+        st = json_read(&form.doc, buf_str(&text), text.len, &json_limits_request, &err);
+    if (ok && st)
+        ok = refuse_status(f->failure, &err);
+    buf_release(&text);
+    form.object = form.doc.root;
+    ok = ok && chat_messages(&form, c);
+    json_release(&form.doc);
+    return ok;
+}
+
+/* ---- Tools ---------------------------------------------------------------------------------- */
+
+static bool put_tool(const struct fields *f, struct buf *out, size_t i, const json_t *tool)
+{
+    struct reader r = {f, out, 0};
+    const json_t *schema = json_object_get(tool, "input_schema");
+    size_t n;
+    char path[40];
+    const char *name = member(&r, tool, "name", &n);
+    (void)snprintf(path, sizeof path, "tools[%zu]", i);
+    if (json_object_get(tool, "type") && !is_type(&r, tool, "custom"))
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, path,
+                            "%s: only tools of type custom, with an input_schema, are supported",
+                            path);
+    if (!name)
+        return refuse_field(f->failure, MISSING_FIELD, path, "%s: name is missing", path);
+    buf_printf(out, "%s{\"type\": \"function\", \"function\": {\"name\": ", i ? ", " : "");
+    json_print_string(out, name, n);
+    if (json_object_get(tool, "description")) {
+        buf_puts(out, ", \"description\": ");
+        json_print(out, &f->doc, json_object_get(tool, "description"));
+    }
+    buf_puts(out, ", \"parameters\": ");
+    if (schema && !json_is_null(schema))
+        json_print(out, &f->doc, schema);
+    else
+        buf_puts(out, "{\"type\": \"object\", \"properties\": {}}");
+    buf_puts(out, "}}");
+    return true;
+}
+
+static bool read_tools(const struct fields *f, struct generation *g)
+{
+    struct chat *c = &g->chat;
+    const json_t *array = NULL;
+    struct fields choice;
+    const char *type = "auto";
+    size_t n;
+    bool serial = false;
+    if (!field_array(f, "tools", &array, MAX_TOOLS) ||
+        !fields_inner(f, "tool_choice", "tool_choice.", &choice) ||
+        !field_text(&choice, "type", &type, &n) ||
+        !field_bool(&choice, "disable_parallel_tool_use", &serial))
+        return false;
+    c->n_tools = json_array_size(array);
+    buf_putc(&c->tools, '[');
+    for (size_t i = 0; i < c->n_tools; i++)
+        if (!put_tool(f, &c->tools, i, json_array_get(array, i)))
+            return false;
+    buf_putc(&c->tools, ']');
+    g->options.no_parallel_calls = serial;
+    if (strcmp(type, "none") == 0)
+        c->n_tools = 0;
+    else if (strcmp(type, "auto") != 0)
+        return refuse_field(
+            f->failure,
+            strcmp(type, "any") == 0 || strcmp(type, "tool") == 0 ? UNSUPPORTED_VALUE : BAD_VALUE,
+            "tool_choice.type", "tool_choice.type: '%.40s' is not supported, only auto and none",
+            type);
+    return true;
+}
+
+/* ---- Thinking ------------------------------------------------------------------------------- */
+
+static bool read_thinking(const struct fields *f, struct chat *c, bool *show)
+{
+    struct fields thinking, output;
+    static const char *const level[] = {"low", "medium", "high", "xhigh", "max"};
+    const char *type = NULL, *effort = NULL;
+    size_t n;
+    int64_t budget = -1;
+    if (!fields_inner(f, "thinking", "thinking.", &thinking) ||
+        !field_text(&thinking, "type", &type, &n) ||
+        !field_int(&thinking, "budget_tokens", &budget, 0, INT32_MAX) ||
+        !fields_inner(f, "output_config", "output_config.", &output) ||
+        !field_text(&output, "effort", &effort, &n))
+        return false;
+    if (budget >= 0)
+        return refuse_field(f->failure, UNSUPPORTED_FIELD, "thinking.budget_tokens",
+                            "thinking.budget_tokens: a thinking budget is not supported; use "
+                            "thinking.type adaptive and output_config.effort");
+    if (field_value(&output, "format"))
+        return refuse_field(f->failure, UNSUPPORTED_FIELD, "output_config.format",
+                            "output_config.format: output cannot be bound to a schema");
+    for (size_t i = 0; effort && i < sizeof level / sizeof *level; i++)
+        if (strcmp(effort, level[i]) == 0)
+            c->conversation.effort = level[i];
+    if (effort && !c->conversation.effort)
+        return refuse_field(
+            f->failure, BAD_VALUE, "output_config.effort",
+            "output_config.effort: '%.40s' is none of low, medium, high, xhigh, max", effort);
+    bool is_on = type && (strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0 ||
+                          strcmp(type, "between_tools") == 0);
+    if (type && !is_on && strcmp(type, "disabled") != 0)
+        return refuse_field(f->failure, BAD_VALUE, "thinking.type",
+                            "thinking.type: '%.40s' is none of enabled, adaptive, disabled", type);
+    if (type)
+        c->conversation.thinking = is_on ? LATHE_ON : LATHE_OFF;
+    c->thinks = c->conversation.thinking != LATHE_OFF;
+    *show = is_on || (!type && effort);
+    return true;
+}
+
+bool anthropic_conversation(const struct fields *f, struct generation *g, bool *show_thinking)
+{
+    struct chat *c = &g->chat;
+    lathe_error err;
+    buf_init(&c->messages, TEXT_LIMIT);
+    buf_init(&c->tools, TEXT_LIMIT);
+    buf_init(&c->kwargs, TEXT_LIMIT);
+    c->conversation.late_system = LATHE_LATE_SYSTEM_INLINE;
+    if (!read_thinking(f, c, show_thinking) || !read_messages(f, c) || !read_tools(f, g))
+        return false;
+    if (c->ends_with_assistant)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "messages",
+                            "messages: the last one is the assistant's, and continuing it is not "
+                            "supported");
+    if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err))
+        return refuse_status(f->failure, &err);
+    c->conversation.messages = buf_str(&c->messages);
+    c->conversation.tools = c->n_tools ? buf_str(&c->tools) : NULL;
+    return true;
+}
