@@ -165,11 +165,12 @@ typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, ui
 
 enum { LATHE_CTX_AUTO = -1 }; /* the largest context that fits, at most what the model declares */
 
-/* What a GPU multiplies a prompt's rows in. */
+/* What a GPU multiplies a prompt's rows in. All but the first need BF16 activations (else LATHE_E_ARGUMENT) and a GPU with
+ * cuBLASLt (else LATHE_E_UNSUPPORTED). */
 typedef enum lathe_prefill_math {
     LATHE_PREFILL_BF16, /* the activations as they are */
     /* FP8 matrices, those with scales of blocks aside, by activations that are rounded to E4M3: faster, and a little
-     * less accurate (docs/performance.md). Needs BF16 activations and compute capability 8.9 or later */
+     * less accurate (docs/performance.md). Needs compute capability 8.9 or later */
     LATHE_PREFILL_FP8,
     /* The same, and NVFP4 matrices by activations that are rounded to NVFP4. Needs compute capability 12.0 or later;
      * built, never run */

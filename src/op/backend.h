@@ -154,7 +154,7 @@ enum prompt_math {
     /* BF16 rows by FP8 matrices whose scales are of rows or of the whole: in[t,c] becomes s[t] * e4m3(in[t,c] / s[t]),
      * s[t] = max_c |in[t,c]| / 448, or 1 where that is 0 */
     PROMPT_FP8,
-    /* The same, and BF16 rows by NVFP4 matrices: in[t,c] becomes s[t] * d[t,b] * e2m1(in[t,c] / (s[t] * d[t,b])), b = c / 16,
+    /* The same, and BF16 rows by NVFP4 matrices that `arrange` has put in order: in[t,c] becomes s[t] * d[t,b] * e2m1(in[t,c] / (s[t] * d[t,b])), b = c / 16,
      * s[t] = max_c |in[t,c]| / 2688, or 1 where that is 0, d[t,b] = e4m3(max_b |in[t,c]| / 6 / s[t]), 0 where that is 0 */
     PROMPT_NVFP4,
 };
@@ -241,7 +241,8 @@ struct backend {
     lathe_status (*captured)(void *stream, void **graph, lathe_error *err);
     lathe_status (*replay)(void *stream, void *graph, lathe_error *err);
     void (*release)(void *stream, void *graph); /* NULL is allowed */
-    /* Notes the end of the work so far as i, of [0, ROUND_REPORTS); waits for what was noted last as i. */
+    /* Notes the end of the work so far as i, of [0, ROUND_REPORTS); waits for what was noted last as i. NULL, both: work
+     * is done when the call that asks for it returns. */
     void (*mark)(void *stream, int i);
     lathe_status (*await)(void *stream, int i, lathe_error *err);
     /* The device's own stream, for clocks; NULL on the host. */
@@ -265,7 +266,7 @@ struct backend {
                           const struct gdn_gates_args *gates);
     /* The operators of op_gdn_mix in one. NULL: it never can. */
     bool (*gdn_mix)(void *stream, const struct gdn_mix_args *a);
-    /* Behind each of these that could: how it went. */
+    /* How it went, after one of those that return a bool returned true. */
     lathe_status (*joined)(void *stream, lathe_error *err);
     /* PROMPT_ACT at the start; the device may lack the others. NULL: there is nothing else. */
     lathe_status (*set_prompt_math)(void *stream, enum prompt_math math, lathe_error *err);

@@ -8,8 +8,8 @@
  *
  * Sums that are added to y go through `finish` too: cuBLASLt would round them before it adds.
  *
- * Panels, and how a product is computed, depend on the matrix, on y's dtype and on whether it is added to. Rows fewer than LEAST_ROWS, and
- * rows that lie where cuBLASLt cannot reach them, go through copies. */
+ * Panels, and how a product is computed, depend on the matrix, on y's dtype and on whether it is added to. Rows
+ * fewer than LEAST_ROWS, and rows that lie where cuBLASLt cannot reach them, go through copies. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
 #include "op/cuda/tiles.cuh"

@@ -405,13 +405,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
-    enum { RING = AHEAD * slot_pieces<F, GATED>() * 16, SUMS = sums_bytes<GROUPS, GATED>() };
-    int blocks = c->shared_per_sm / (RING + SUMS + 2048);
+    enum {
+        RING = AHEAD * slot_pieces<F, GATED>() * 16,
+        SUMS =
+            sums_bytes<GROUPS, GATED>() + (GATED ? 0 : WARPS * GROUPS * 8 * 4), /* and the gates' */
+        SYSTEM = 1024,                                                          /* of each block */
+    };
+    int blocks = c->shared_per_sm / (RING + SUMS + SYSTEM);
     int most = c->n_sms * (blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS);
     dim3 grid((unsigned)(a.strips < most ? a.strips : most),
               (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     auto go = [&](void (*kernel)(tiled_args)) {
-        if (RING + SUMS + 1024 > 48 << 10)
+        if (RING + SUMS > 48 << 10) /* what a block has without being asked for */
             (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, RING);
         launch_next(c, kernel, grid, THREADS, RING, a);
     };

@@ -10,8 +10,7 @@
 #ifndef LATHE_OP_CUDA_SPLIT_WGMMA_CUH
 #define LATHE_OP_CUDA_SPLIT_WGMMA_CUH
 
-#include "op/cuda/attention.cuh"
-#include "op/cuda/wgmma.cuh"
+#include "op/cuda/attention_wgmma.cuh"
 
 enum {
     PANELS_DIMS = 256,
