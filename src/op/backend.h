@@ -154,7 +154,8 @@ enum prompt_math {
     /* BF16 rows by FP8 matrices whose scales are of rows or of the whole: in[t,c] becomes s[t] * e4m3(in[t,c] / s[t]),
      * s[t] = max_c |in[t,c]| / 448, or 1 where that is 0 */
     PROMPT_FP8,
-    /* The same, and BF16 rows by NVFP4 matrices that `arrange` has put in order: in[t,c] becomes s[t] * d[t,b] * e2m1(in[t,c] / (s[t] * d[t,b])), b = c / 16,
+    /* The same, and BF16 rows by NVFP4 matrices that `arrange` has put in order:
+     * in[t,c] becomes s[t] * d[t,b] * e2m1(in[t,c] / (s[t] * d[t,b])), b = c / 16,
      * s[t] = max_c |in[t,c]| / 2688, or 1 where that is 0, d[t,b] = e4m3(max_b |in[t,c]| / 6 / s[t]), 0 where that is 0 */
     PROMPT_NVFP4,
 };

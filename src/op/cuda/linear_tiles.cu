@@ -416,7 +416,7 @@ static void launch(struct gpu *c, const tiled_args &a)
     dim3 grid((unsigned)(a.strips < most ? a.strips : most),
               (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     auto go = [&](void (*kernel)(tiled_args)) {
-        if (RING + SUMS > 48 << 10) /* what a block has without being asked for */
+        if (RING + SUMS >= 48 << 10) /* more is to be asked for */
             (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, RING);
         launch_next(c, kernel, grid, THREADS, RING, a);
     };
