@@ -7,6 +7,7 @@
 
 enum {
     ARENA_LIMIT = 64 << 20,
+    COUNT_ARENA = 16 << 20,
     PIECE_LIMIT = 64 << 20,
     WAIT_MS = 100,        /* for an event, before the client is looked at */
     HEAD_MS = 5000,       /* from then on a stream has its head, and no status any more */
@@ -280,10 +281,33 @@ void generate(struct exchange *x, const struct dialect *d)
         }
         lathe_request_close(r.request);
     }
-    if (d->release)
-        d->release(r.state);
+    d->release(r.state);
     chat_release(&r.g.chat);
     buf_release(&r.out);
     buf_release(&r.text);
     arena_release(&r.g.arena);
+}
+
+bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
+{
+    struct generation g = {0};
+    struct fields f;
+    void *state = NULL;
+    lathe_prompt prompt = {0};
+    lathe_error err;
+    bool done = false;
+    arena_init(&g.arena, COUNT_ARENA);
+    if (fields_open(&f, x) && d->parse(x, &f, &g, &state)) {
+        done = !lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
+                             &err);
+        if (!done)
+            (void)refuse_status(&x->failure, &err);
+    }
+    *n = prompt.tokens.n;
+    lathe_prompt_release(&prompt);
+    fields_close(&f);
+    d->release(state);
+    chat_release(&g.chat);
+    arena_release(&g.arena);
+    return done;
 }

@@ -37,6 +37,9 @@ struct dialect {
 /* The handler of a route that generates. */
 void generate(struct exchange *x, const struct dialect *d);
 
+/* Reads and renders the body of a request as generate does, and counts the prompt's tokens. False after a refusal. */
+bool generate_count(struct exchange *x, const struct dialect *d, size_t *n);
+
 /* Sampling, limits and stop conditions, in the words that all dialects share. g->options has the defaults. */
 bool sampling_read(const struct fields *f, struct generation *g);
 

@@ -134,28 +134,20 @@ void models_one(struct exchange *x)
 
 /* ---- Properties ----------------------------------------------------------------------------- */
 
-static void put_number(struct buf *out, const char *name, double value)
-{
-    /* Settings are floats: seven digits spell them as they were written. */
-    buf_printf(out, "\"%s\":%.7g", name, value);
-}
-
 void props(struct exchange *x)
 {
     const struct server *s = x->server;
     struct buf *out = &x->reply;
     lathe_request_options o;
     lathe_request_options_init(lathe_engine_text(s->engine), true, &o);
-    buf_puts(out, "{\"default_generation_settings\":{");
-    put_number(out, "temperature", (double)o.sampling.temperature);
-    put_number((buf_putc(out, ','), out), "top_p", (double)o.sampling.top_p);
-    buf_printf(out, ",\"top_k\":%d,", (int)o.sampling.top_k);
-    put_number(out, "min_p", (double)o.sampling.min_p);
-    put_number((buf_putc(out, ','), out), "presence_penalty", (double)o.sampling.presence_penalty);
-    put_number((buf_putc(out, ','), out), "frequency_penalty",
-               (double)o.sampling.frequency_penalty);
-    put_number((buf_putc(out, ','), out), "repetition_penalty",
-               (double)o.sampling.repetition_penalty);
+    /* Settings are floats: seven digits spell them as they were written. */
+    buf_printf(out,
+               "{\"default_generation_settings\":{\"temperature\":%.7g,\"top_p\":%.7g,"
+               "\"top_k\":%d,\"min_p\":%.7g,\"presence_penalty\":%.7g,"
+               "\"frequency_penalty\":%.7g,\"repetition_penalty\":%.7g",
+               (double)o.sampling.temperature, (double)o.sampling.top_p, (int)o.sampling.top_k,
+               (double)o.sampling.min_p, (double)o.sampling.presence_penalty,
+               (double)o.sampling.frequency_penalty, (double)o.sampling.repetition_penalty);
     buf_printf(out, "},\"total_slots\":%d,\"model_alias\":", (int)s->options.n_slots);
     put(out, s->model);
     buf_puts(out, ",\"chat_template\":");

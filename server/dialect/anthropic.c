@@ -7,7 +7,7 @@
 #include "dialects.h"
 #include "state.h"
 
-enum { MESSAGE_LIMIT = 256 << 20, COUNT_ARENA = 16 << 20 };
+enum { MESSAGE_LIMIT = 256 << 20 };
 
 enum block { NO_BLOCK, THINKING_BLOCK, TEXT_BLOCK, TOOL_BLOCK };
 
@@ -290,32 +290,18 @@ static void release(void *state)
     buf_release(&s->piece);
 }
 
+static const struct dialect dialect = {"messages", parse, head,   event,
+                                       keepalive,  error, finish, release};
+
 void messages(struct exchange *x)
 {
-    static const struct dialect dialect = {"messages", parse, head,   event,
-                                           keepalive,  error, finish, release};
     generate(x, &dialect);
 }
 
 /* The same body, read and rendered alike, and counted. */
 void messages_count_tokens(struct exchange *x)
 {
-    struct generation g = {0};
-    struct fields f;
-    void *state = NULL;
-    lathe_prompt prompt = {0};
-    lathe_error err;
-    arena_init(&g.arena, COUNT_ARENA);
-    if (fields_open(&f, x) && parse(x, &f, &g, &state)) {
-        if (lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
-                         &err))
-            (void)refuse_status(&x->failure, &err);
-        else
-            buf_printf(&x->reply, "{\"input_tokens\":%zu}", prompt.tokens.n);
-    }
-    lathe_prompt_release(&prompt);
-    fields_close(&f);
-    release(state);
-    chat_release(&g.chat);
-    arena_release(&g.arena);
+    size_t n;
+    if (generate_count(x, &dialect, &n))
+        buf_printf(&x->reply, "{\"input_tokens\":%zu}", n);
 }

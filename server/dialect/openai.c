@@ -212,3 +212,17 @@ void openai_stop_reason(struct buf *out, const lathe_event *last)
     else
         buf_puts(out, "null");
 }
+
+void openai_keepalive(struct buf *out, void *state)
+{
+    (void)state;
+    buf_puts(out, ": keepalive\n\n");
+}
+
+void openai_error(struct buf *out, void *state, const struct failure *f)
+{
+    (void)state;
+    buf_puts(out, "data: ");
+    failure_print(out, f, SHAPE_OPENAI, "");
+    buf_puts(out, "\n\ndata: [DONE]\n\n");
+}

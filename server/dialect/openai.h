@@ -18,6 +18,9 @@ void openai_usage(struct buf *out, const lathe_usage *u);
 void openai_timings(struct buf *out, const lathe_usage *u);
 /* "stop", "length", "tool_calls" */
 const char *openai_finish(lathe_finish finish);
+/* The entries of struct dialect by these names: neither asks for the state. */
+void openai_keepalive(struct buf *out, void *state);
+void openai_error(struct buf *out, void *state, const struct failure *f);
 /* The string that stopped it, or null. */
 void openai_stop_reason(struct buf *out, const lathe_event *last);
 

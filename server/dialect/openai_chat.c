@@ -21,7 +21,7 @@ struct chat_state {
     size_t n_warnings;
 };
 
-enum { MESSAGE_LIMIT = 256 << 20, COUNT_ARENA = 16 << 20 };
+enum { MESSAGE_LIMIT = 256 << 20 };
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
@@ -343,20 +343,6 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
         fold_event(s, ev);
 }
 
-static void keepalive(struct buf *out, void *state)
-{
-    (void)state;
-    buf_puts(out, ": keepalive\n\n");
-}
-
-static void error(struct buf *out, void *state, const struct failure *f)
-{
-    (void)state;
-    buf_puts(out, "data: ");
-    failure_print(out, f, SHAPE_OPENAI, "");
-    buf_puts(out, "\n\ndata: [DONE]\n\n");
-}
-
 static void finish(struct buf *out, void *state, const lathe_event *last)
 {
     const struct chat_state *s = state;
@@ -392,33 +378,18 @@ static void release(void *state)
     buf_release(&s->calls);
 }
 
-/* The same body, read and rendered alike, and counted. */
-void chat_input_tokens(struct exchange *x)
-{
-    struct generation g = {0};
-    struct fields f;
-    void *state = NULL;
-    lathe_prompt prompt = {0};
-    lathe_error err;
-    arena_init(&g.arena, COUNT_ARENA);
-    if (fields_open(&f, x) && parse(x, &f, &g, &state)) {
-        if (lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
-                         &err))
-            (void)refuse_status(&x->failure, &err);
-        else
-            buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
-                       prompt.tokens.n);
-    }
-    lathe_prompt_release(&prompt);
-    fields_close(&f);
-    release(state);
-    chat_release(&g.chat);
-    arena_release(&g.arena);
-}
+static const struct dialect dialect = {"chat",           parse,        head,   event,
+                                       openai_keepalive, openai_error, finish, release};
 
 void chat_completions(struct exchange *x)
 {
-    static const struct dialect dialect = {"chat",    parse, head,   event,
-                                           keepalive, error, finish, release};
     generate(x, &dialect);
+}
+
+/* The same body, read and rendered alike, and counted. */
+void chat_input_tokens(struct exchange *x)
+{
+    size_t n;
+    if (generate_count(x, &dialect, &n))
+        buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
 }

@@ -165,20 +165,6 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     end_chunk(out, s);
 }
 
-static void keepalive(struct buf *out, void *state)
-{
-    (void)state;
-    buf_puts(out, ": keepalive\n\n");
-}
-
-static void error(struct buf *out, void *state, const struct failure *f)
-{
-    (void)state;
-    buf_puts(out, "data: ");
-    failure_print(out, f, SHAPE_OPENAI, "");
-    buf_puts(out, "\n\ndata: [DONE]\n\n");
-}
-
 static void finish(struct buf *out, void *state, const lathe_event *last)
 {
     const struct completion_state *s = state;
@@ -216,7 +202,7 @@ static void release(void *state)
 
 void completions(struct exchange *x)
 {
-    static const struct dialect dialect = {"completions", parse, head,   event,
-                                           keepalive,     error, finish, release};
+    static const struct dialect dialect = {"completions",    parse,        head,   event,
+                                           openai_keepalive, openai_error, finish, release};
     generate(x, &dialect);
 }
