@@ -9,6 +9,7 @@
 #ifndef LATHE_OP_CUDA_ATTENTION_CUH
 #define LATHE_OP_CUDA_ATTENTION_CUH
 
+#include "op/cuda/copies.cuh"
 #include "op/cuda/kv_tile.cuh"
 
 enum {
@@ -148,15 +149,6 @@ __device__ __forceinline__ void copy_async(void *to, const void *from, bool is_t
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
-}
-__device__ __forceinline__ void copies_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* All but the last N groups have arrived, of this thread's. */
-template <int N> __device__ __forceinline__ void copies_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Keys or values of positions [first, first + SPLIT_TILE), zero outside [from, end). */

@@ -3,6 +3,7 @@
  * A file's rows are wide apart: a warp that takes 16 of them touches 16 lines where four would hold what it
  * reads, and the codes' bits lie far from where BF16 has them. Matrices that only linear reads are therefore
  * put in another order once, when they are loaded (tiles.cuh). Their values stay. */
+#include "op/cuda/copies.cuh"
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/tiles.cuh"
 
@@ -124,15 +125,6 @@ __device__ __forceinline__ void copy8(void *to, const void *from)
     asm volatile(
         "cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
         "l"(from));
-}
-__device__ __forceinline__ void copies_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Until at most N groups of the thread's copies are on their way. */
-template <int N> __device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Activations of columns 32 j + 8 q + 0..7 of a unit. */
