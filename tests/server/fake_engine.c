@@ -10,7 +10,7 @@
 struct lathe_engine {
     lathe_text *text;
     char *script;
-    _Atomic(int) n_open;
+    _Atomic(int) n_open, n_waiting;
     lathe_request_options last;
 };
 
@@ -18,8 +18,9 @@ struct lathe_request {
     lathe_engine *engine;
     char *script, *at; /* at: the next line */
     _Atomic(bool) is_cancelled;
-    bool is_finished;
-    int32_t index; /* of the call that is open */
+    bool is_finished, is_waiting;
+    double paused_until; /* seconds; 0: not in a pause */
+    int32_t index;       /* of the call that is open */
     char text[4096], id[64], name[128];
 };
 
@@ -40,6 +41,11 @@ void fake_engine_script(lathe_engine *e, const char *script)
 int fake_engine_open_requests(const lathe_engine *e)
 {
     return atomic_load(&e->n_open);
+}
+
+int fake_engine_waiting_requests(const lathe_engine *e)
+{
+    return atomic_load(&e->n_waiting);
 }
 
 const lathe_request_options *fake_engine_last(const lathe_engine *e)
@@ -185,12 +191,41 @@ static void sleep_ms(int32_t ms)
     (void)nanosleep(&t, NULL);
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* "pause MS", which begins when it is reached and is left when it is over. */
+static bool is_in_pause(lathe_request *r)
+{
+    int ms;
+    if (sscanf(r->at, "pause %d", &ms) != 1)
+        return false;
+    if (r->paused_until == 0)
+        r->paused_until = now_s() + ms * 1e-3;
+    if (now_s() < r->paused_until)
+        return true;
+    r->paused_until = 0;
+    r->at += strcspn(r->at, "\n");
+    return false;
+}
+
+static void note_wait(lathe_request *r, bool is_waiting)
+{
+    if (r->is_waiting != is_waiting)
+        atomic_fetch_add(&r->engine->n_waiting, is_waiting ? 1 : -1);
+    r->is_waiting = is_waiting;
+}
+
 void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
 {
     *out = (lathe_event){.type = LATHE_EVENT_NONE};
     while (!r->is_finished) {
         size_t n = strcspn(r->at, "\n");
-        bool is_wait = strncmp(r->at, "wait", 4) == 0;
+        bool is_wait = strncmp(r->at, "wait", 4) == 0 || is_in_pause(r);
         if (atomic_load(&r->is_cancelled)) {
             out->type = LATHE_EVENT_FINISH;
             out->finish = LATHE_FINISH_CANCELLED;
@@ -198,6 +233,7 @@ void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
             return;
         }
         if (is_wait) {
+            note_wait(r, true);
             sleep_ms(timeout_ms > 20 ? 20 : timeout_ms);
             return;
         }
@@ -205,7 +241,8 @@ void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
         if (strncmp(r->at, "step", 4) == 0 && timeout_ms == 0)
             return;
         const char *line = r->at;
-        r->at += n + (r->at[n] == '\n');
+        n = strcspn(line, "\n");
+        r->at += n + (line[n] == '\n');
         if (n && read_line(r, line, n, out))
             return;
         if (n && strncmp(line, "step", 4) != 0)
@@ -224,6 +261,7 @@ void lathe_request_close(lathe_request *r)
 {
     if (!r)
         return;
+    note_wait(r, false);
     atomic_fetch_sub(&r->engine->n_open, 1);
     free(r->script);
     free(r);

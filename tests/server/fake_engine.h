@@ -10,6 +10,7 @@
  *     text TEXT
  *     call ID NAME          args TEXT          end
  *     step                  what follows comes in a later step
+ *     pause MS              nothing comes for so long
  *     wait                  for the cancel: a request that goes on
  *     finish WORD PROMPT CACHED COMPLETION REASONING [TEXT]
  *                           stop, stop_string (TEXT: which), length, context, calls
@@ -25,6 +26,8 @@ lathe_status fake_engine_open(lathe_engine **e, const char *model_dir, lathe_err
 void fake_engine_script(lathe_engine *e, const char *script);
 /* Requests that are open. */
 int fake_engine_open_requests(const lathe_engine *e);
+/* Of these, the ones that have shown all events before a wait or a pause. */
+int fake_engine_waiting_requests(const lathe_engine *e);
 /* What the last one was given; valid until the next. */
 const lathe_request_options *fake_engine_last(const lathe_engine *e);
 

@@ -1,0 +1,330 @@
+/* Every dialect, streamed and in one piece, in every phase of a request, and everything that can end it before its time:
+ * each answer ends with the status or the terminal event that its dialect has for that. One line of `rows` is a
+ * dialect. */
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fake_engine.h"
+#include "rig.h"
+#include "test.h"
+
+enum phase { QUEUED, PREFILL, THINKING, TEXT, ARGUMENTS, N_PHASES };
+static const char *const phase_name[] = {"queued", "prefill", "thinking", "text", "arguments"};
+
+enum cause { ENGINE_ERROR, DEADLINE_REACHED, QUEUE_TIME_UP, GRACE_OVER, N_CAUSES };
+
+struct row {
+    const char *name, *path, *body;
+    const char *script[N_PHASES]; /* up to the phase */
+    const char *status[N_CAUSES]; /* the error as a body has it */
+    const char *event[N_CAUSES];  /* and as a stream has it */
+    const char *failed_tail;      /* a stream's last bytes behind an error */
+    const char *tail;             /* and where nothing went wrong */
+};
+
+#define CHAT_SCRIPTS                                                                               \
+    {                                                                                              \
+        "", "accepted 5 0\nprogress 1 5\n", "accepted 5 0\nreasoning a\n",                         \
+            "accepted 5 0\nreasoning a\nreasoning_end\ntext b\n",                                  \
+            "accepted 5 0\nreasoning_end\ntext b\ncall call_1 f\nargs {\"a\": \n",                 \
+    }
+/* No markup is read there. */
+#define RAW_SCRIPTS                                                                                \
+    {                                                                                              \
+        "", "accepted 5 0\nprogress 1 5\n", "accepted 5 0\ntext <think>a\n",                       \
+            "accepted 5 0\ntext <think>a</think>b\n",                                              \
+            "accepted 5 0\ntext <tool_call><function=f><parameter=a>\n",                           \
+    }
+#define OPENAI_ERRORS                                                                              \
+    {                                                                                              \
+        "\"code\":\"internal_error\"", "\"code\":\"deadline_exceeded\"",                           \
+            "\"code\":\"queue_timeout\"", "\"code\":\"shutting_down\"",                            \
+    }
+#define OPENAI_EVENTS                                                                              \
+    {                                                                                              \
+        "data: {\"error\":{\"message\":\"lost\",\"type\":\"server_error\"",                        \
+            "data: {\"error\":{\"message\":\"the request took too "                                \
+            "long\",\"type\":\"server_error\"",                                                    \
+            "data: {\"error\":{\"message\":\"the request waited too long for a slot\",\"type\":"   \
+            "\"rate_limit_error\"",                                                                \
+            "data: {\"error\":{\"message\":\"the server is shutting down\",\"type\":"              \
+            "\"server_error\"",                                                                    \
+    }
+#define ANTHROPIC_ERRORS                                                                           \
+    {                                                                                              \
+        "{\"type\":\"error\",\"error\":{\"type\":\"api_error\"",                                   \
+            "{\"type\":\"error\",\"error\":{\"type\":\"timeout_error\"",                           \
+            "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\"",                        \
+            "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"",                        \
+    }
+/* In the middle of a stream clients retry that one alone. */
+#define OVERLOADED                                                                                 \
+    "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""
+#define ANTHROPIC_EVENTS                                                                           \
+    {                                                                                              \
+        OVERLOADED, OVERLOADED, OVERLOADED, OVERLOADED                                             \
+    }
+
+static const struct row rows[] = {
+    {"chat", "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}",
+     CHAT_SCRIPTS, OPENAI_ERRORS, OPENAI_EVENTS, "}}\n\ndata: [DONE]\n\n", "data: [DONE]\n\n"},
+    {"completions", "/v1/completions", "{\"prompt\":\"hi\"}", RAW_SCRIPTS, OPENAI_ERRORS,
+     OPENAI_EVENTS, "}}\n\ndata: [DONE]\n\n", "data: [DONE]\n\n"},
+    {"messages", "/v1/messages",
+     "{\"thinking\":{\"type\":\"adaptive\"},\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}",
+     CHAT_SCRIPTS, ANTHROPIC_ERRORS, ANTHROPIC_EVENTS, "\"}\n\n",
+     "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
+    {"messages without thinking", "/v1/messages",
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", CHAT_SCRIPTS, ANTHROPIC_ERRORS,
+     ANTHROPIC_EVENTS, "\"}\n\n", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
+};
+enum { N_ROWS = sizeof rows / sizeof *rows, N_CELLS = N_ROWS * N_PHASES * 2 };
+
+static const int http_status[N_CAUSES] = {500, 504, 429, 503};
+
+/* ---- All cells at once ---------------------------------------------------------------------- */
+
+struct cell {
+    const struct row *row;
+    enum phase phase;
+    bool stream;
+    int fd;
+    struct buf answer;
+};
+
+static void cell_at(int i, struct cell *c)
+{
+    *c =
+        (struct cell){.row = &rows[i / (N_PHASES * 2)], .phase = i / 2 % N_PHASES, .stream = i % 2};
+}
+
+static const char *describe(const struct cell *c)
+{
+    static char text[120];
+    (void)snprintf(text, sizeof text, "%s, %s, %s", c->row->name, phase_name[c->phase],
+                   c->stream ? "streamed" : "in one piece");
+    return text;
+}
+
+/* Sends the request of a cell, whose script goes on with `then`. */
+static void begin_cell(const struct rig *r, struct cell *c, const char *then)
+{
+    char script[400];
+    char *body = with_stream(c->row->body, c->stream);
+    int n = fake_engine_open_requests(r->engine);
+    (void)snprintf(script, sizeof script, "%s%s", c->row->script[c->phase], then);
+    fake_engine_script(r->engine, script);
+    c->fd = connect_to(r);
+    send_to(c->fd, c->row->path, body);
+    wait_for_requests(r, n + 1, 10);
+    free(body);
+}
+
+static void begin_all(struct rig *r, const struct server_options *with, struct cell *cells,
+                      const char *then)
+{
+    struct server_options o;
+    server_options_init(&o);
+    if (with)
+        o = *with;
+    o.n_queue = N_CELLS;
+    open_rig(r, &o);
+    for (int i = 0; i < N_CELLS; i++) {
+        cell_at(i, &cells[i]);
+        begin_cell(r, &cells[i], then);
+    }
+}
+
+static void wait_for_phases(const struct rig *r, int n)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    double start = seconds();
+    while (fake_engine_waiting_requests(r->engine) < n && seconds() - start < 10)
+        (void)nanosleep(&pause, NULL);
+    CHECK_INT(fake_engine_waiting_requests(r->engine), n);
+}
+
+/* ---- What an answer must be ----------------------------------------------------------------- */
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+static int count(const char *s, const char *of)
+{
+    int n = 0;
+    for (; (s = strstr(s, of)); s += strlen(of))
+        n++;
+    return n;
+}
+
+/* Splits the answer; the body of a stream that was cut off is no answer. */
+static const char *body_of(const struct cell *c, int *status)
+{
+    char *all = c->answer.data, *head = all ? strstr(all, "\r\n\r\n") : NULL;
+    if (!head || sscanf(all, "HTTP/1.1 %d", status) != 1)
+        FAIL("%s: no answer: %s", describe(c), all ? all : "");
+    *head = 0;
+    if (strstr(all, "chunked") && !join_chunks(head + 4))
+        FAIL("%s: the answer was cut off: %s", describe(c), head + 4);
+    return head + 4;
+}
+
+static void check_failure(const struct cell *c, enum cause why, bool in_stream)
+{
+    int status;
+    const char *body = body_of(c, &status);
+    const struct row *row = c->row;
+    bool ok = status == (in_stream ? 200 : http_status[why]);
+    if (in_stream)
+        ok = ok && count(body, row->event[why]) == 1 && ends_with(body, row->failed_tail) &&
+             count(body, "data: [DONE]") == count(row->failed_tail, "data: [DONE]") &&
+             !strstr(body, "event: message_stop");
+    else
+        ok = ok && strstr(body, row->status[why]) && !strstr(body, "data: ");
+    if (!ok)
+        FAIL("%s: status %d: %s", describe(c), status, body);
+}
+
+static void check_success(const struct cell *c)
+{
+    int status;
+    const char *body = body_of(c, &status);
+    if (status != 200 || strstr(body, "\"error\"") ||
+        (c->stream && (!ends_with(body, c->row->tail) || count(body, c->row->tail) != 1)))
+        FAIL("%s: status %d: %s", describe(c), status, body);
+}
+
+/* A stream has its head from the model's first piece on. */
+static bool has_head(const struct cell *c)
+{
+    return c->stream && c->phase >= THINKING;
+}
+
+static void end_all(struct rig *r, struct cell *cells)
+{
+    for (int i = 0; i < N_CELLS; i++)
+        buf_release(&cells[i].answer);
+    close_rig(r);
+}
+
+/* ---- Causes --------------------------------------------------------------------------------- */
+
+TEST(the_engine_fails)
+{
+    struct rig r;
+    struct cell cells[N_CELLS];
+    begin_all(&r, NULL, cells, "pause 300\nerror 12 lost\n");
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_failure(&cells[i], ENGINE_ERROR, has_head(&cells[i]));
+    }
+    end_all(&r, cells);
+}
+
+TEST(the_deadline_comes)
+{
+    struct rig r;
+    struct server_options o;
+    struct cell cells[N_CELLS];
+    server_options_init(&o);
+    o.request_timeout_s = 2;
+    begin_all(&r, &o, cells, "wait\n");
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_failure(&cells[i], DEADLINE_REACHED, has_head(&cells[i]));
+    }
+    end_all(&r, cells);
+}
+
+/* Only what waits for a slot is ended; what has one goes on. */
+TEST(the_time_in_the_queue_is_up)
+{
+    struct rig r;
+    struct server_options o;
+    struct cell cells[N_CELLS];
+    server_options_init(&o);
+    o.queue_timeout_s = 1;
+    begin_all(&r, &o, cells, "pause 2500\nfinish length 5 0 3 0\n");
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        if (cells[i].phase == QUEUED)
+            check_failure(&cells[i], QUEUE_TIME_UP, false);
+        else
+            check_success(&cells[i]);
+    }
+    end_all(&r, cells);
+}
+
+/* After some seconds a stream has its head without any event: then the failure is one. */
+TEST(the_time_in_the_queue_is_up_after_the_head)
+{
+    struct rig r;
+    struct server_options o;
+    struct cell cells[N_ROWS];
+    server_options_init(&o);
+    o.queue_timeout_s = 6;
+    o.n_queue = N_ROWS;
+    open_rig(&r, &o);
+    for (int i = 0; i < N_ROWS; i++) {
+        cells[i] = (struct cell){.row = &rows[i], .phase = QUEUED, .stream = true};
+        begin_cell(&r, &cells[i], "wait\n");
+    }
+    for (int i = 0; i < N_ROWS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_failure(&cells[i], QUEUE_TIME_UP, true);
+        buf_release(&cells[i].answer);
+    }
+    close_rig(&r);
+}
+
+TEST(the_grace_of_a_shutdown_is_over)
+{
+    struct rig r;
+    struct cell cells[N_CELLS];
+    begin_all(&r, NULL, cells, "wait\n");
+    wait_for_phases(&r, N_CELLS);
+    server_drain(r.server, 300);
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_failure(&cells[i], GRACE_OVER, has_head(&cells[i]));
+    }
+    end_all(&r, cells);
+}
+
+/* What ends within the grace time is an answer like any other. */
+TEST(a_shutdown_lets_running_requests_finish)
+{
+    struct rig r;
+    struct cell cells[N_CELLS];
+    begin_all(&r, NULL, cells, "pause 500\nfinish stop 5 0 3 0\n");
+    server_drain(r.server, 20000);
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_success(&cells[i]);
+    }
+    end_all(&r, cells);
+}
+
+/* In every phase, by a close and by a reset. It takes less than a second; a busy machine gets more. */
+TEST(the_client_goes_away)
+{
+    for (int is_reset = 0; is_reset < 2; is_reset++) {
+        struct rig r;
+        struct cell cells[N_CELLS];
+        begin_all(&r, NULL, cells, "wait\n");
+        wait_for_phases(&r, N_CELLS);
+        for (int i = 0; i < N_CELLS; i++) {
+            struct linger l = {1, 0};
+            if (is_reset)
+                CHECK(setsockopt(cells[i].fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0);
+            (void)close(cells[i].fd);
+        }
+        wait_for_requests(&r, 0, 3);
+        close_rig(&r);
+    }
+}
