@@ -439,6 +439,11 @@ static bool read_thinks(const struct fields *f, struct chat *c)
     return field_bool(&kwargs, "enable_thinking", &c->thinks);
 }
 
+bool chat_thinking(const struct fields *f, struct chat *c)
+{
+    return read_switches(f, c) && read_thinks(f, c);
+}
+
 bool chat_read(const struct fields *f, struct chat *c)
 {
     lathe_error err;
@@ -446,7 +451,7 @@ bool chat_read(const struct fields *f, struct chat *c)
     buf_init(&c->messages, TEXT_LIMIT);
     buf_init(&c->tools, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
-    if (!read_switches(f, c) || !read_thinks(f, c) || !chat_messages(f, c) || !read_tools(f, c))
+    if (!chat_thinking(f, c) || !chat_messages(f, c) || !read_tools(f, c))
         return false;
     if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
         buf_check(&c->kwargs, "chat_template_kwargs", &err))

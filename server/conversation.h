@@ -20,6 +20,8 @@ extern const size_t n_conversation_fields;
 bool chat_read(const struct fields *f, struct chat *c);
 /* The messages of f alone, in chat form, into c->messages, which is initialised. */
 bool chat_messages(const struct fields *f, struct chat *c);
+/* The fields of thinking alone; c->kwargs is initialised. */
+bool chat_thinking(const struct fields *f, struct chat *c);
 void chat_release(struct chat *c);
 
 #endif

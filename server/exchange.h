@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "failure.h"
+#include "guard.h"
 
 struct server;
 struct route;
@@ -28,6 +29,7 @@ struct exchange {
     char *path;         /* decoded, as it came, without the query */
     const char *query;  /* not decoded, "" for none */
     const char *rest;   /* of a prefix route: the path behind it */
+    struct owner owner;
     struct buf body;
 
     /* The reply: with a failure its condition and message, else this. */
@@ -39,6 +41,7 @@ struct exchange {
     int n_unknown;
     struct record record;
     struct buf warnings; /* x-warnings: sentences, separated by "; " */
+    struct buf ignored;  /* x-ignored-tools: types, separated by ", " */
 };
 
 /* ---- Replies in pieces: for handlers on a thread of their own ------------------------------- */

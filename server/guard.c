@@ -79,12 +79,8 @@ enum origin origin_check(const char *origin, const char *host, const struct name
 
 /* ---- Keys ----------------------------------------------------------------------------------- */
 
-struct digest {
-    unsigned char byte[SHA256_DIGEST_LENGTH];
-};
-
 struct keys {
-    struct digest *digest;
+    struct owner *digest; /* SHA-256 of the keys */
     size_t n, room;
 };
 
@@ -105,7 +101,7 @@ lathe_status keys_add(struct keys *k, const char *key, size_t n, lathe_error *er
 {
     if (n == 0)
         return fail(err, LATHE_E_ARGUMENT, "an API key is empty");
-    struct digest *more = array_room(k->digest, k->n, &k->room, sizeof *more, err);
+    struct owner *more = array_room(k->digest, k->n, &k->room, sizeof *more, err);
     if (!more)
         return LATHE_E_MEMORY;
     k->digest = more;
@@ -143,22 +139,26 @@ bool keys_any(const struct keys *k)
     return k->n > 0;
 }
 
-static unsigned matches(const struct keys *k, const char *key)
+static bool matches(const struct keys *k, const char *key, struct owner *owner)
 {
-    struct digest d;
+    struct owner d;
     unsigned any = 0;
     SHA256((const unsigned char *)key, strlen(key), d.byte);
     for (size_t i = 0; i < k->n; i++)
         any |= CRYPTO_memcmp(d.byte, k->digest[i].byte, sizeof d.byte) == 0;
+    if (any)
+        *owner = d;
     return any;
 }
 
-bool keys_match(const struct keys *k, const char *authorization, const char *x_api_key)
+bool keys_match(const struct keys *k, const char *authorization, const char *x_api_key,
+                struct owner *owner)
 {
-    unsigned any = k->n == 0;
+    bool any = k->n == 0;
+    *owner = (struct owner){{0}};
     if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0)
-        any |= matches(k, authorization + 7 + strspn(authorization + 7, " "));
+        any |= matches(k, authorization + 7 + strspn(authorization + 7, " "), owner);
     if (x_api_key)
-        any |= matches(k, x_api_key);
+        any |= matches(k, x_api_key, owner);
     return any;
 }

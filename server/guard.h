@@ -29,8 +29,13 @@ lathe_status keys_add(struct keys *k, const char *key, size_t n, lathe_error *er
 /* One key a line; blank lines and those that begin with '#' are left out. */
 lathe_status keys_add_file(struct keys *k, const char *path, lathe_error *err);
 bool keys_any(const struct keys *k);
+/* Whose a request is: the hash of its key, or zeros where no key is set. */
+struct owner {
+    unsigned char byte[32];
+};
 /* The values of Authorization and x-api-key, NULL where absent: either may match. True if no key is set. The time
  * does not depend on how much of a key is right. */
-bool keys_match(const struct keys *k, const char *authorization, const char *x_api_key);
+bool keys_match(const struct keys *k, const char *authorization, const char *x_api_key,
+                struct owner *owner);
 
 #endif

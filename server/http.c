@@ -235,6 +235,8 @@ static void add_headers(struct call *k, struct MHD_Response *r)
         header(r, "x-unknown-fields", buf_str(&x->unknown));
     if (x->warnings.len)
         header(r, "x-warnings", buf_str(&x->warnings));
+    if (x->ignored.len)
+        header(r, "x-ignored-tools", buf_str(&x->ignored));
     if (k->origin) {
         header(r, "Access-Control-Allow-Origin", k->origin);
         header(r, "Vary", "Origin");
@@ -585,7 +587,8 @@ static bool check_head(struct call *k, const struct head *head)
         return true;
     if (!route_find(x, &k->allow))
         return false;
-    if (!x->route->no_key && !keys_match(x->server->keys, head->authorization, head->x_api_key))
+    if (!x->route->no_key &&
+        !keys_match(x->server->keys, head->authorization, head->x_api_key, &x->owner))
         return refuse(&x->failure, BAD_KEY, "%s: send Authorization: Bearer KEY, or x-api-key: KEY",
                       head->authorization || head->x_api_key ? "the API key is not known"
                                                              : "an API key is needed");
@@ -610,6 +613,7 @@ static void drop(struct call *k)
     buf_release(&k->x.reply);
     buf_release(&k->x.unknown);
     buf_release(&k->x.warnings);
+    buf_release(&k->x.ignored);
     buf_release(&k->out);
     free(k->x.path);
     free(k->method);
@@ -637,6 +641,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     buf_init(&k->x.reply, SIZE_MAX / 2);
     buf_init(&k->x.unknown, MAX_LISTED_BYTES);
     buf_init(&k->x.warnings, MAX_LISTED_BYTES);
+    buf_init(&k->x.ignored, MAX_LISTED_BYTES);
     buf_init(&k->out, STREAM_LIMIT);
     set_stage(h, c, STAGE_BODY);
     return k;

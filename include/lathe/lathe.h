@@ -100,7 +100,9 @@ typedef enum lathe_late_system {
 typedef struct lathe_conversation {
     const char *messages; /* JSON array of {role, content, reasoning_content?, tool_calls?} */
     const char *tools;    /* JSON array of tools with distinct names, or NULL */
-    const char *kwargs;   /* JSON object of further template variables, or NULL */
+    /* The tools that calls may name, where they are more than those that the prompt lists; NULL: tools. */
+    const char *callable_tools;
+    const char *kwargs; /* JSON object of further template variables, or NULL */
     lathe_switch thinking;
     lathe_switch preserve_thinking;
     const char *effort; /* xhigh high max medium low minimal none, or NULL */
@@ -296,7 +298,7 @@ typedef struct lathe_request_options {
     bool ignore_eos;
     int32_t n_logprobs;        /* 0..20 alternatives beside each token, -1: no token_info */
     bool no_parse;             /* all output is text events, markup included */
-    bool no_parallel_calls;    /* stop after the first tool call */
+    int32_t max_calls;         /* tool calls after which the turn ends: 1 or more; 0: 64 */
     bool no_prefix_reuse;      /* prefill the whole prompt */
     int32_t draft_k;           /* most drafts a round; -1: the engine's, 0: no speculation */
     void (*notify)(void *ctx); /* an event is ready; any thread; may be NULL */

@@ -65,9 +65,9 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
         !field_bool(f, "stream", &g->stream) || !anthropic_conversation(f, g, &s->show_thinking))
         return false;
-    bool serial = g->options.no_parallel_calls;
+    int32_t max_calls = g->options.max_calls;
     lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
-    g->options.no_parallel_calls = serial;
+    g->options.max_calls = max_calls;
     g->options.conversation = &g->chat.conversation;
     s->stream = g->stream;
     s->model = arena_strndup(&g->arena, model, n);

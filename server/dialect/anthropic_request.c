@@ -349,7 +349,7 @@ static bool read_tools(const struct fields *f, struct generation *g)
         if (!put_tool(f, &c->tools, i, json_array_get(array, i)))
             return false;
     buf_putc(&c->tools, ']');
-    g->options.no_parallel_calls = serial;
+    g->options.max_calls = serial ? 1 : 0;
     if (strcmp(type, "none") == 0)
         c->n_tools = 0;
     else if (strcmp(type, "auto") != 0)

@@ -73,7 +73,7 @@ static bool read_tool_choice(const struct fields *f, struct generation *g)
     size_t n;
     if (!field_bool(f, "parallel_tool_calls", &parallel))
         return false;
-    g->options.no_parallel_calls = !parallel;
+    g->options.max_calls = parallel ? 0 : 1;
     if (json_is_object(v))
         return read_named_choice(f, v);
     const char *s = v ? json_text(&f->doc, v, &n) : "auto";

@@ -22,7 +22,7 @@ lathe_status output_open(struct output *o, const struct output_options *options,
         .tools = options->parse ? options->tools : NULL,
         .stop = options->stop,
         .n_stop = options->n_stop,
-        .max_calls = options->parallel_calls ? 0 : 1,
+        .max_calls = options->max_calls,
         .sink = publish,
         .sink_ctx = options->events,
     };

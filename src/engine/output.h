@@ -12,8 +12,8 @@ struct output_options {
     bool parse;                    /* false: all output is text */
     bool thinking;                 /* the prompt ends inside a think block */
     const char *tools;             /* JSON array or NULL; copied */
-    bool parallel_calls;
-    const char *const *stop; /* [n_stop], copied */
+    int32_t max_calls;             /* as in parse_options */
+    const char *const *stop;       /* [n_stop], copied */
     size_t n_stop;
 };
 

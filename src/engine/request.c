@@ -44,6 +44,8 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
                     o->max_tokens);
     if (o->min_tokens < 0)
         return fail(err, LATHE_E_ARGUMENT, "min_tokens is %d, expected 0 or more", o->min_tokens);
+    if (o->max_calls < 0)
+        return fail(err, LATHE_E_ARGUMENT, "max_calls is %d, expected 0 or more", o->max_calls);
     if (o->n_logprobs < -1 || o->n_logprobs > EVENTS_MAX_TOP)
         return fail(err, LATHE_E_ARGUMENT, "n_logprobs is %d, expected -1 to %d", o->n_logprobs,
                     EVENTS_MAX_TOP);
@@ -127,6 +129,11 @@ static lathe_status build_stops(lathe_request *r, const lathe_request_options *o
     return LATHE_OK;
 }
 
+static const char *callable_tools(const lathe_conversation *c)
+{
+    return !c ? NULL : c->callable_tools ? c->callable_tools : c->tools;
+}
+
 static lathe_status build(lathe_request *r, const lathe_request_options *o, lathe_error *err)
 {
     const struct lathe_engine *e = r->engine;
@@ -162,8 +169,8 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
         .events = &r->events,
         .parse = o->conversation && !o->no_parse,
         .thinking = thinking,
-        .tools = o->conversation ? o->conversation->tools : NULL,
-        .parallel_calls = !o->no_parallel_calls,
+        .tools = callable_tools(o->conversation),
+        .max_calls = o->max_calls,
         .stop = o->stop,
         .n_stop = o->n_stop,
     };

@@ -338,6 +338,7 @@ TEST(bad_requests_are_named)
     REFUSED(bad.max_tokens = 0, LATHE_E_ARGUMENT, "max_tokens is 0");
     REFUSED(bad.min_tokens = -1, LATHE_E_ARGUMENT, "min_tokens is -1");
     REFUSED(bad.n_logprobs = 21, LATHE_E_ARGUMENT, "n_logprobs is 21");
+    REFUSED(bad.max_calls = -1, LATHE_E_ARGUMENT, "max_calls is -1");
     REFUSED((bad.stop = &empty, bad.n_stop = 1), LATHE_E_ARGUMENT, "stop[0]");
     REFUSED(bad.n_stop = 33, LATHE_E_ARGUMENT, "33 stop strings");
     REFUSED((bad.stop_id = &id, bad.n_stop_id = 33), LATHE_E_ARGUMENT, "33 stop ids");

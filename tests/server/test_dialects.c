@@ -253,7 +253,7 @@ TEST(requests)
           o->sampling.frequency_penalty == -1 && o->sampling.repetition_penalty == 1.5F &&
           o->sampling.seed == 42);
     CHECK(o->max_tokens == 8 && o->min_tokens == 3 && o->ignore_eos && o->no_prefix_reuse &&
-          o->no_parallel_calls && !o->no_parse);
+          o->max_calls == 1 && !o->no_parse);
     free(got);
     close_rig(&r);
 }

@@ -68,24 +68,30 @@ TEST(origins)
 
 TEST(keys)
 {
+    static const struct owner nobody;
     struct keys *k;
+    struct owner o, other;
     lathe_error err;
     CHECK_OK(keys_open(&k, &err), &err);
-    CHECK(keys_match(k, NULL, NULL) && keys_match(k, "Bearer any", NULL));
+    CHECK(keys_match(k, NULL, NULL, &o) && keys_match(k, "Bearer any", NULL, &o));
+    CHECK(memcmp(&o, &nobody, sizeof o) == 0);
     CHECK_OK(keys_add(k, "one", 3, &err), &err);
     const char *path = test_tmp("keys");
     test_write(path, "# comment\n\n  two \r\nthree", 24);
     CHECK_OK(keys_add_file(k, path, &err), &err);
     CHECK(keys_any(k));
-    CHECK(keys_match(k, "Bearer one", NULL));
-    CHECK(keys_match(k, "bearer  two", NULL));
-    CHECK(keys_match(k, NULL, "three"));
-    CHECK(keys_match(k, "Bearer wrong", "one"));
-    CHECK(!keys_match(k, NULL, NULL));
-    CHECK(!keys_match(k, "one", NULL));
-    CHECK(!keys_match(k, "Bearer ", NULL));
-    CHECK(!keys_match(k, "Bearer on", "onee"));
-    CHECK(!keys_match(k, NULL, "# comment"));
+    CHECK(keys_match(k, "Bearer one", NULL, &o));
+    CHECK(keys_match(k, "bearer  two", NULL, &o));
+    CHECK(keys_match(k, NULL, "three", &o));
+    CHECK(keys_match(k, "Bearer wrong", "one", &other));
+    CHECK(keys_match(k, "Bearer one", NULL, &o));
+    CHECK(memcmp(&o, &other, sizeof o) == 0 && memcmp(&o, &nobody, sizeof o) != 0);
+    CHECK(keys_match(k, "Bearer two", NULL, &o) && memcmp(&o, &other, sizeof o) != 0);
+    CHECK(!keys_match(k, NULL, NULL, &o));
+    CHECK(!keys_match(k, "one", NULL, &o));
+    CHECK(!keys_match(k, "Bearer ", NULL, &o));
+    CHECK(!keys_match(k, "Bearer on", "onee", &o));
+    CHECK(!keys_match(k, NULL, "# comment", &o));
     CHECK_ERR(keys_add(k, "", 0, &err), &err, LATHE_E_ARGUMENT, "empty");
     test_write(path, "# nothing\n", 10);
     CHECK_ERR(keys_add_file(k, path, &err), &err, LATHE_E_FORMAT, "no API key");
