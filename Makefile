@@ -79,7 +79,7 @@ $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o $B/server/%.o: CFLAGS += -W
 # The runs of check-spec, which -j does side by side: drafters, and of each eight shares of the prompts.
 SPEC_RUNS := $(foreach d,ngram mtp dflash2 mtp_ngram dflash2_ngram,$(addprefix check-spec-$d-,1 2 3 4 5 6 7 8))
 
-.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo help clean bench grow format layers deps fuzz fuzz-check
+.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo clients help clean bench grow format layers deps fuzz fuzz-check
 .SECONDARY:
 all: lathe
 
@@ -127,6 +127,8 @@ $B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest
 # Over the fake engine, which comes before the library's.
 FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures)
 $(FAKE_TESTS): $B/tests/server/fake_engine.o $B/tests/server/rig.o
+$B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/server/fake_engine.o $B/libserver.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
@@ -157,8 +159,8 @@ $B/%.cu.o: %.cu
 build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 	@sh tests/oracle/install.sh build/npm
 
-check: $(TESTS) $B/lathe layers build/npm/installed
-	@LATHE=$B/lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
+check: $(TESTS) $B/lathe $B/tests/server/scripted_server layers build/npm/installed
+	@LATHE=$B/lathe SCRIPTED_SERVER=$B/tests/server/scripted_server sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
 # Speculation against plain decoding on all 500 prompts, every K, one and two threads: an hour with -j2.
 check-spec: $(SPEC_RUNS)
@@ -181,6 +183,9 @@ demo:
 deps:
 	@sh tools/deps.sh build check
 
+clients:
+	@sh tests/server/clients/install.sh
+
 help:
 	@echo 'make              ./lathe, and build/<config>/liblathe.a'
 	@echo 'make demo         installs what is missing, builds, and lets the shipped model answer'
@@ -192,6 +197,7 @@ help:
 	@echo 'make bench        build/<config>/bench/op, engine and spec: speed beside the machine limits'
 	@echo 'make grow         build/<config>/tools/grow: models/nano in the shape of the 27B'
 	@echo 'make deps         installs the Debian packages that make check needs'
+	@echo 'make clients      installs the npm clients of the server'\''s tests (800 MB), else skipped'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
 	@echo 'make format       clang-format over the tree'
 	@echo 'make CUDA=1       with the GPU backend (SMS="90" for one capability); target cuda: its kernels'

@@ -10,6 +10,8 @@
 struct lathe_engine {
     lathe_text *text;
     char *script;
+    fake_engine_choose choose; /* NULL: `script` is for all */
+    void *choose_ctx;
     _Atomic(int) n_open, n_waiting;
     lathe_request_options last;
 };
@@ -36,6 +38,12 @@ void fake_engine_script(lathe_engine *e, const char *script)
 {
     free(e->script);
     e->script = strdup(script);
+}
+
+void fake_engine_ask(lathe_engine *e, fake_engine_choose choose, void *ctx)
+{
+    e->choose = choose;
+    e->choose_ctx = ctx;
 }
 
 int fake_engine_open_requests(const lathe_engine *e)
@@ -92,14 +100,14 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     int status, n = 0;
     *request = NULL;
     e->last = *o;
-    if (sscanf(e->script, "refuse %d %n", &status, &n) == 1 && n)
-        return fail(err, (lathe_status)status, "%.*s", (int)strcspn(e->script + n, "\n"),
-                    e->script + n);
+    const char *script = e->choose ? e->choose(e->choose_ctx, o) : e->script;
+    if (sscanf(script, "refuse %d %n", &status, &n) == 1 && n)
+        return fail(err, (lathe_status)status, "%.*s", (int)strcspn(script + n, "\n"), script + n);
     lathe_request *r = calloc(1, sizeof *r);
     if (!r)
         return fail_memory(err, sizeof *r);
     r->engine = e;
-    r->script = strdup(e->script);
+    r->script = strdup(script);
     r->at = r->script;
     r->index = -1;
     atomic_fetch_add(&e->n_open, 1);

@@ -24,6 +24,9 @@
 /* The text of a model directory; `script` is for all requests until the next call. */
 lathe_status fake_engine_open(lathe_engine **e, const char *model_dir, lathe_error *err);
 void fake_engine_script(lathe_engine *e, const char *script);
+/* Asked for the script of every request from here on, on the thread that submits it. */
+typedef const char *(*fake_engine_choose)(void *ctx, const lathe_request_options *o);
+void fake_engine_ask(lathe_engine *e, fake_engine_choose choose, void *ctx);
 /* Requests that are open. */
 int fake_engine_open_requests(const lathe_engine *e);
 /* Of these, the ones that have shown all events before a wait or a pause. */

@@ -12,7 +12,9 @@ import time
 
 class Server:
     def __init__(self, program, model, *options, env=None):
-        command = [program, "serve", "-m", model, "--port", "0", "--ctx", "2048", *options]
+        self.start([program, "serve", "-m", model, "--port", "0", "--ctx", "2048", *options], env)
+
+    def start(self, command, env=None):
         environment = dict(os.environ, **(env or {}))
         self.process = subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment

@@ -1,0 +1,15 @@
+#!/bin/sh
+# run.sh NAME [CHECK...]: NAME.py beside this file, in a network namespace that has only the loopback interface. $LATHE is
+# the program (./lathe), $SCRIPTED_SERVER the scripted server. Skipped by name where install.sh has not run.
+cd "$(dirname "$0")/../../.." || exit 1
+name=$1
+shift
+skip() {
+    echo "skip test_$name: $1"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+command -v python3 >/dev/null || skip "python3 is not installed"
+[ -e build/clients/installed ] || skip "the clients are not installed (tests/server/clients/install.sh)"
+unshare -rn true 2>/dev/null || skip "network namespaces are not allowed here"
+exec unshare -rn python3 "tests/server/clients/$name.py" "$@"
