@@ -251,6 +251,71 @@ const char *lathe_engine_drafter(const lathe_engine *engine, int32_t *draft_k);
 /* One line an operator call of a step: what `inspect --schedule` prints. Heap string. */
 lathe_status lathe_engine_schedule(lathe_engine *engine, char **out, lathe_error *err);
 
+/* ---- What an engine does now ---------------------------------------------------------------- */
+
+enum { LATHE_MAX_BUCKETS = 24, LATHE_MAX_DRAFT = 15 };
+
+/* Values counted by size: count[i] are those that are at most bound[i] and above the bound before it,
+ * count[n_bounds] those above all. */
+typedef struct lathe_histogram {
+    const double *bound; /* [n_bounds] ascending; constant */
+    int32_t n_bounds;
+    uint64_t count[LATHE_MAX_BUCKETS + 1];
+    double sum; /* of the values */
+} lathe_histogram;
+
+typedef enum lathe_step_kind {
+    LATHE_STEP_PREFILL, /* rows of one prompt */
+    LATHE_STEP_DECODE,  /* one row of every slot that decodes */
+    LATHE_STEP_VERIFY,  /* with drafts behind it */
+    LATHE_STEP_KINDS,
+} lathe_step_kind;
+
+typedef enum lathe_slot_phase {
+    LATHE_SLOT_FREE,
+    LATHE_SLOT_PREFILL,
+    LATHE_SLOT_DECODE
+} lathe_slot_phase;
+
+typedef struct lathe_slot_info {
+    lathe_slot_phase phase;
+    int32_t
+        n_held; /* tokens whose state it has; of a free slot, for prompts that go on from there */
+    uint64_t request; /* lathe_request_number of the request that it has or had last; 0: none yet */
+    /* Of that request, as in lathe_usage. */
+    int32_t n_prompt, n_cached, n_decoded, n_reasoning, drafted, accepted;
+    double prefill_ms, decode_ms; /* so far */
+    double idle_ms;               /* since it is free */
+} lathe_slot_info;
+
+/* Counters are since the engine was opened, and never fall. */
+typedef struct lathe_activity {
+    int32_t n_queued;            /* requests that wait for a slot */
+    int32_t n_prefill, n_decode; /* slots */
+    int32_t kv_page;             /* positions of a page of the KV cache */
+    int32_t n_pages;             /* of them in all; held by running requests; and by free slots */
+    int32_t n_pages_running, n_pages_idle;
+    uint64_t prompt_tokens, cached_tokens; /* of requests that a slot took */
+    uint64_t completion_tokens, reasoning_tokens;
+    uint64_t ended_in_reasoning; /* requests that an end token ended inside a think block */
+    /* Speculation, as in lathe_spec_stats. */
+    uint64_t rounds, drafted, accepted;
+    uint64_t drafted_at[LATHE_MAX_DRAFT], accepted_at[LATHE_MAX_DRAFT];
+    uint64_t histogram[LATHE_MAX_DRAFT + 1];
+    lathe_histogram step_seconds[LATHE_STEP_KINDS];
+    lathe_histogram step_rows; /* tokens of a step, drafts included */
+    bool has_failed;           /* the device: no request can run any more */
+} lathe_activity;
+
+/* The state after the last step. It never waits for a step, and may be called as often as wanted. Fills the first
+ * n_slots of slot[], which may be NULL with 0. */
+void lathe_engine_activity(const lathe_engine *engine, lathe_activity *out, lathe_slot_info *slot,
+                           int32_t n_slots);
+
+/* Makes a free slot forget its tokens, so that no prompt goes on from them; -1: all that are free. Waits for the
+ * step that runs. LATHE_E_BUSY if the slot has a request, LATHE_E_ARGUMENT if there is no such slot. */
+lathe_status lathe_engine_forget(lathe_engine *engine, int32_t slot, lathe_error *err);
+
 /* Natural-log probability of every token given those before it: logprob[i] belongs to token[i],
  * logprob[0] is 0. The text may be longer than the context: it is then cut into windows of `window`
  * tokens that are scored on their own (0: the context). `progress` may be NULL. */
@@ -346,8 +411,6 @@ typedef struct lathe_token_info {
     int32_t n_top;
 } lathe_token_info;
 
-enum { LATHE_MAX_DRAFT = 15 };
-
 /* Of one request. A round is one pass of the model for this request; drafts at position i are the i-th of
  * their round, from 0. Tokens per round = (completion_tokens - 1) / rounds: the first token comes from the
  * prompt's own pass. */
@@ -360,10 +423,23 @@ typedef struct lathe_spec_stats {
     double draft_ms, verify_ms, commit_ms;
 } lathe_spec_stats;
 
+/* Why a prompt, or the rest of it, had to be computed. */
+typedef enum lathe_miss {
+    LATHE_MISS_NONE, /* all that a slot held was used */
+    LATHE_MISS_OFF,  /* no_prefix_reuse */
+    LATHE_MISS_COLD, /* no slot held anything */
+    LATHE_MISS_DIFFERS, /* from what slots hold, at token common_tokens; a recurrent state cannot be cut back to it */
+    LATHE_MISS_OCCUPIED, /* the slot that holds its beginning runs another request */
+} lathe_miss;
+const char *lathe_miss_name(lathe_miss miss);
+
 typedef struct lathe_usage {
     int32_t prompt_tokens, cached_tokens;
+    int32_t common_tokens; /* the longest beginning that it shares with what a slot held */
+    lathe_miss miss;
     int32_t completion_tokens; /* an end token that was sampled counts */
     int32_t reasoning_tokens;
+    int32_t repaired_calls; /* tool calls that an end token cut off, and that were completed */
     double queue_ms, prefill_ms, decode_ms;
     lathe_spec_stats spec;
 } lathe_usage;
@@ -388,6 +464,8 @@ typedef struct lathe_request lathe_request;
  * videos, which lathe_render shows as the template's placeholders. */
 lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err);
+/* Its number among the engine's requests, from 1. */
+uint64_t lathe_request_number(const lathe_request *request);
 /* Tokens of its prompt, known from the start. */
 int32_t lathe_request_prompt_tokens(const lathe_request *request);
 /* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid

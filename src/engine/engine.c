@@ -22,6 +22,12 @@ const char *lathe_status_name(lathe_status status)
     return (size_t)status < sizeof name / sizeof *name ? name[status] : "unknown";
 }
 
+const char *lathe_miss_name(lathe_miss miss)
+{
+    static const char *const name[] = {"none", "off", "cold", "differs", "occupied"};
+    return (size_t)miss < sizeof name / sizeof *name ? name[miss] : "unknown";
+}
+
 const char *lathe_finish_name(lathe_finish finish)
 {
     static const char *const name[] = {"stop",  "stop_string", "length", "context",
@@ -237,6 +243,8 @@ static lathe_status open_memory(struct lathe_engine *e, const lathe_engine_optio
     if (!st)
         st = open_slots(e, err);
     if (!st)
+        st = activity_open(&e->activity, e->options.n_slots, err);
+    if (!st)
         st = memory_load(&e->memory, e->pool, o->progress, o->progress_ctx, err);
     return st ? st : warm_up(e, err);
 }
@@ -258,6 +266,7 @@ lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options
     e->n_holders = 1;
     lathe_status st = open_memory(e, o, err);
     if (!st) {
+        activity_publish(e);
         if (pthread_create(&e->thread, NULL, scheduler_main, e) != 0)
             st = fail(err, LATHE_E_MEMORY, "cannot start the engine's thread");
         else
@@ -304,6 +313,7 @@ void lathe_engine_close(lathe_engine *e)
         for (int32_t i = 0; i < e->options.n_slots; i++)
             free(e->slots[i].token);
     free(e->slots);
+    activity_close(&e->activity);
     ahead_close(e);
     step_close(&e->step);
     unprepare(e);

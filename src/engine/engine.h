@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "engine/activity.h"
 #include "engine/request.h"
 #include "engine/step.h"
 #include "model/place.h"
@@ -18,6 +19,8 @@ enum slot_phase { SLOT_FREE, SLOT_PREFILL, SLOT_DECODE };
 struct slot {
     enum slot_phase phase;
     lathe_request *request; /* NULL if free */
+    lathe_slot_info info;   /* of its last request, once that has ended */
+    double freed_ms;        /* when it ended; monotonic clock */
     int32_t *token; /* [n_ctx]: the sequence whose first n_committed tokens the state holds */
     int32_t n_committed;
     int32_t next; /* DECODE: sampled and published, not yet committed: the anchor */
@@ -78,14 +81,17 @@ struct lathe_engine {
     struct spec spec;
     struct ahead ahead;
     int32_t last_prefill; /* slot that had the last prompt step, for fairness */
+    struct activity activity;
 
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;
     lathe_request *queue_first, *queue_last;
-    int32_t n_queued;
-    int32_t n_attached; /* requests queued or running */
+    _Atomic(int32_t) n_queued; /* read without it */
+    uint64_t n_requests;       /* so far */
+    struct forget *forget;     /* that are waited for */
+    int32_t n_attached;        /* requests queued or running */
     bool stopping;
     int32_t n_holders; /* who opened it, open requests and scores: the last one frees the struct */
     lathe_error failure; /* of the device; status LATHE_OK: none. All requests end with it */
@@ -152,6 +158,16 @@ lathe_status warm_up(struct lathe_engine *e, lathe_error *err);
 /* engine.c: whoever may use the lock after lathe_engine_close holds the engine. */
 void engine_hold(struct lathe_engine *e);
 void engine_drop(struct lathe_engine *e);
+
+/* Shows what the scheduler's thread did to lathe_engine_activity. */
+void activity_publish(struct lathe_engine *e);
+
+/* One lathe_engine_forget, which waits for it on e->wake. */
+struct forget {
+    struct forget *next;
+    int32_t slot;
+    bool is_done, is_busy;
+};
 
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);

@@ -24,6 +24,8 @@ void request_finish(lathe_request *r, lathe_finish finish, const char *text, con
     } else if (r->started_ms > 0) {
         r->usage.prefill_ms = now - r->started_ms;
     }
+    if (r->output.parser)
+        r->usage.repaired_calls = parser_repaired(r->output.parser);
     lathe_event ev = {
         .type = LATHE_EVENT_FINISH, .finish = finish, .text = text, .usage = r->usage};
     if (err)
@@ -188,6 +190,14 @@ static void release(lathe_request *r)
     engine_drop(e);
 }
 
+static uint64_t request_number(lathe_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    uint64_t n = ++e->n_requests;
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
 static lathe_status create(lathe_engine *e, lathe_request **out, lathe_error *err)
 {
     lathe_request *r = calloc(1, sizeof *r);
@@ -195,6 +205,7 @@ static lathe_status create(lathe_engine *e, lathe_request **out, lathe_error *er
         return fail_memory(err, sizeof *r);
     r->engine = e;
     engine_hold(e);
+    r->number = request_number(e);
     arena_init(&r->arena, REQUEST_ARENA);
     lathe_status st = events_init(&r->events, err);
     if (st)
@@ -251,6 +262,11 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     else
         *request = r;
     return st;
+}
+
+uint64_t lathe_request_number(const lathe_request *r)
+{
+    return r->number;
 }
 
 int32_t lathe_request_prompt_tokens(const lathe_request *r)

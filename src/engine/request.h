@@ -12,6 +12,7 @@
 
 struct lathe_request {
     lathe_engine *engine;
+    uint64_t number;
     struct events events;
     atomic_bool cancelled;
 

@@ -21,10 +21,12 @@ void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, co
                  const lathe_error *err)
 {
     lathe_request *r = s->request;
+    activity_end(s);
     s->request = NULL;
     s->phase = SLOT_FREE;
     if (e->ahead.slot == s)
         e->ahead.slot = NULL;
+    activity_publish(e);
     request_finish(r, finish, text, err);
     scheduler_detach(e, r);
 }
@@ -134,15 +136,19 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
     int32_t finish;
     sampler_commit(r->sampler, &id, 1);
     r->usage.completion_tokens++;
+    e->activity.now.completion_tokens++;
     bool armed = r->usage.completion_tokens > r->min_tokens;
     if (r->n_logprobs >= 0)
         push_token_info(e, r, logits, id, position);
     if (armed && is_stop_id(r, id)) {
+        e->activity.now.ended_in_reasoning += output_is_thinking(&r->output);
         end(s, LATHE_FINISH_STOP);
         return false;
     }
-    if (output_is_thinking(&r->output))
+    if (output_is_thinking(&r->output)) {
         r->usage.reasoning_tokens++;
+        e->activity.now.reasoning_tokens++;
+    }
     if (output_token(&r->output, id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
         s->ended = true;
     else if (finish >= 0)
@@ -227,6 +233,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     int32_t n = end_pos - pos, last = n - 1;
     lathe_error err;
     e->ahead.slot = NULL; /* what drafters read of its last rows is written over */
+    double began = clock_ms();
     step_begin(step, PHASE_PREFILL);
     step_add(step, slot, pos, r->prompt + pos, n);
     lathe_status st = step_run(step, &err);
@@ -241,6 +248,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
         round_fail(e, s, &err);
         return;
     }
+    activity_step(&e->activity, LATHE_STEP_PREFILL, n, clock_ms() - began);
     memcpy(s->token + pos, r->prompt + pos, (size_t)n * sizeof *s->token);
     s->n_committed = end_pos;
     lathe_event ev = {.type = LATHE_EVENT_PROGRESS, .done = end_pos, .total = r->n_prompt};
@@ -281,6 +289,7 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
         }
     }
     verify_count(&s->request->usage.spec, n_draft, kept - 1);
+    activity_round(&e->activity, n_draft, kept - 1);
     if (n_draft > 0 && !s->ended)
         spec_note_round(e, s->request, d, kept - 1);
     return kept;
@@ -370,6 +379,8 @@ bool decode_round(struct lathe_engine *e)
         return true;
     }
     double committed = clock_ms();
+    activity_step(&e->activity, any ? LATHE_STEP_VERIFY : LATHE_STEP_DECODE, n_rows,
+                  committed - began);
     spec_note_costs(e, n_drafted, drafted - began, verified - drafted, committed - verified);
     for (int32_t i = 0; i < n_seqs; i++) {
         struct slot *s = &e->slots[step->kept[i].slot];

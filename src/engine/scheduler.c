@@ -12,15 +12,44 @@ void scheduler_detach(struct lathe_engine *e, lathe_request *r)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* What the state of the slot has in common with a prompt: all of its tokens or nothing, since a
- * recurrent state cannot be cut back; and the prompt's last token is always computed, for its logits. */
+/* Tokens that a slot's sequence and a prompt begin with. */
+static int32_t common(const struct slot *s, const lathe_request *r)
+{
+    int32_t n = s->n_committed < r->n_prompt ? s->n_committed : r->n_prompt, i = 0;
+    while (i < n && s->token[i] == r->prompt[i])
+        i++;
+    return i;
+}
+
+/* What of it the state of the slot can be used for: all of its tokens or nothing, since a recurrent state cannot
+ * be cut back; and the prompt's last token is always computed, for its logits. */
 static int32_t reusable(const struct slot *s, const lathe_request *r)
 {
     int32_t n = s->n_committed;
-    if (!r->reuse_prefix || n >= r->n_prompt ||
-        memcmp(s->token, r->prompt, (size_t)n * sizeof *s->token) != 0)
-        return 0;
-    return n;
+    return r->reuse_prefix && n < r->n_prompt && common(s, r) == n ? n : 0;
+}
+
+/* Fills in what the prompt shares with what slots hold, and why not more of it is reused than n_cached tokens. */
+static void explain_reuse(const struct lathe_engine *e, lathe_request *r, int32_t n_cached)
+{
+    int32_t best = 0;
+    bool any = false, is_busy = false;
+    for (int32_t i = 0; i < e->options.n_slots; i++) {
+        const struct slot *s = &e->slots[i];
+        int32_t n = common(s, r);
+        any |= s->n_committed > 0;
+        if (n > best) {
+            best = n;
+            is_busy = s->request != NULL;
+        }
+    }
+    r->usage.cached_tokens = n_cached;
+    r->usage.common_tokens = best;
+    r->usage.miss = !r->reuse_prefix               ? LATHE_MISS_OFF
+                    : n_cached == best && best > 0 ? LATHE_MISS_NONE
+                    : !any                         ? LATHE_MISS_COLD
+                    : is_busy                      ? LATHE_MISS_OCCUPIED
+                                                   : LATHE_MISS_DIFFERS;
 }
 
 /* Gives a request the free slot whose state serves it best. */
@@ -40,6 +69,7 @@ static void admit(struct lathe_engine *e, lathe_request *r)
             best_n = n;
         }
     }
+    explain_reuse(e, r, best_n);
     if (best_n == 0 && best->n_committed > 0)
         slot_wipe(e, best);
     best->request = r;
@@ -48,7 +78,8 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     r->usage.queue_ms = r->started_ms - r->submitted_ms;
     r->usage.prompt_tokens = r->n_prompt;
     adapt_init(&r->adapt, &e->spec.all);
-    r->usage.cached_tokens = best_n;
+    e->activity.now.prompt_tokens += (uint64_t)r->n_prompt;
+    e->activity.now.cached_tokens += (uint64_t)best_n;
     lathe_event ev = {.type = LATHE_EVENT_ACCEPTED, .usage = r->usage};
     events_push(&r->events, &ev);
 }
@@ -134,6 +165,58 @@ static void fail_all(struct lathe_engine *e)
             slot_finish(e, &e->slots[i], LATHE_FINISH_ERROR, NULL, &e->failure);
 }
 
+static bool forget(struct lathe_engine *e, int32_t slot)
+{
+    struct slot *s = &e->slots[slot];
+    if (s->request)
+        return false;
+    slot_wipe(e, s);
+    s->info = (lathe_slot_info){0};
+    return true;
+}
+
+/* What lathe_engine_forget waits for. */
+static void forget_slots(struct lathe_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    struct forget *f = e->forget;
+    e->forget = NULL;
+    pthread_mutex_unlock(&e->lock);
+    while (f) {
+        struct forget *next = f->next;
+        for (int32_t i = 0; i < e->options.n_slots && !e->failure.status; i++)
+            if (f->slot == i)
+                f->is_busy = !forget(e, i);
+            else if (f->slot < 0)
+                (void)forget(e, i);
+        activity_publish(e);
+        pthread_mutex_lock(&e->lock);
+        f->is_done = true;
+        pthread_cond_broadcast(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        f = next;
+    }
+}
+
+lathe_status lathe_engine_forget(lathe_engine *e, int32_t slot, lathe_error *err)
+{
+    struct forget f = {.slot = slot};
+    if (slot < -1 || slot >= e->options.n_slots)
+        return fail(err, LATHE_E_ARGUMENT, "there is no slot %d, only 0 to %d", slot,
+                    e->options.n_slots - 1);
+    pthread_mutex_lock(&e->lock);
+    f.next = e->forget;
+    e->forget = &f;
+    e->kicked = true;
+    pthread_cond_broadcast(&e->wake);
+    while (!f.is_done)
+        pthread_cond_wait(&e->wake, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    if (f.is_busy)
+        return fail(err, LATHE_E_BUSY, "slot %d runs a request", slot);
+    return LATHE_OK;
+}
+
 void scheduler_kick(struct lathe_engine *e)
 {
     pthread_mutex_lock(&e->lock);
@@ -147,6 +230,7 @@ void *scheduler_main(void *arg)
     struct lathe_engine *e = arg;
     bool idle = true;
     for (;;) {
+        activity_publish(e);
         pthread_mutex_lock(&e->lock);
         e->resting = idle;
         while (idle && !e->kicked && !e->stopping)
@@ -158,6 +242,7 @@ void *scheduler_main(void *arg)
 
         drop_queued(e, stopping, NULL);
         cancel_slots(e, stopping);
+        forget_slots(e);
         if (stopping)
             return NULL;
         if (e->failure.status) { /* only this thread writes it */
@@ -172,6 +257,7 @@ void *scheduler_main(void *arg)
             if (!r)
                 break;
             admit(e, r);
+            activity_publish(e);
         }
         struct slot *s = next_prefill(e);
         if (s)

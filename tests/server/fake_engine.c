@@ -13,11 +13,15 @@ struct lathe_engine {
     fake_engine_choose choose; /* NULL: `script` is for all */
     void *choose_ctx;
     _Atomic(int) n_open, n_waiting;
+    _Atomic(uint64_t) n_requests;
     lathe_request_options last;
+    lathe_activity activity;
+    lathe_slot_info slot[FAKE_SLOTS];
 };
 
 struct lathe_request {
     lathe_engine *engine;
+    uint64_t number;
     char *script, *at; /* at: the next line */
     _Atomic(bool) is_cancelled;
     bool is_finished, is_waiting;
@@ -73,6 +77,58 @@ const char *lathe_version(void)
     return "test";
 }
 
+const char *lathe_miss_name(lathe_miss miss)
+{
+    return miss == LATHE_MISS_NONE ? "none" : "cold";
+}
+
+const char *lathe_engine_drafter(const lathe_engine *e, int32_t *draft_k)
+{
+    (void)e;
+    *draft_k = 4;
+    return "mtp";
+}
+
+void lathe_engine_plan(const lathe_engine *e, lathe_memory_plan *out)
+{
+    (void)e;
+    *out = (lathe_memory_plan){.weights = 1 << 20,
+                               .mapped = 1 << 20,
+                               .kv = 4096,
+                               .recurrent = 512,
+                               .drafter = 256,
+                               .workspace = 128,
+                               .n_ctx = 512,
+                               .n_slots = 2,
+                               .device = "cpu"};
+}
+
+void fake_engine_activity(lathe_engine *e, const lathe_activity *a, const lathe_slot_info *slot)
+{
+    e->activity = *a;
+    memcpy(e->slot, slot, sizeof e->slot);
+}
+
+void lathe_engine_activity(const lathe_engine *e, lathe_activity *out, lathe_slot_info *slot,
+                           int32_t n_slots)
+{
+    *out = e->activity;
+    for (int32_t i = 0; i < n_slots && i < FAKE_SLOTS; i++)
+        slot[i] = e->slot[i];
+}
+
+lathe_status lathe_engine_forget(lathe_engine *e, int32_t slot, lathe_error *err)
+{
+    if (slot < -1 || slot >= FAKE_SLOTS)
+        return fail(err, LATHE_E_ARGUMENT, "there is no slot %d, only 0 to 1", slot);
+    if (slot >= 0 && e->slot[slot].phase != LATHE_SLOT_FREE)
+        return fail(err, LATHE_E_BUSY, "slot %d runs a request", slot);
+    for (int32_t i = 0; i < FAKE_SLOTS; i++)
+        if (e->slot[i].phase == LATHE_SLOT_FREE && (slot < 0 || slot == i))
+            e->slot[i] = (lathe_slot_info){0};
+    return LATHE_OK;
+}
+
 const lathe_text *lathe_engine_text(const lathe_engine *e)
 {
     return e->text;
@@ -110,9 +166,15 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     r->script = strdup(script);
     r->at = r->script;
     r->index = -1;
+    r->number = atomic_fetch_add(&e->n_requests, 1) + 1;
     atomic_fetch_add(&e->n_open, 1);
     *request = r;
     return LATHE_OK;
+}
+
+uint64_t lathe_request_number(const lathe_request *r)
+{
+    return r->number;
 }
 
 /* Of the first line. */

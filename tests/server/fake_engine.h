@@ -27,6 +27,9 @@ void fake_engine_script(lathe_engine *e, const char *script);
 /* Asked for the script of every request from here on, on the thread that submits it. */
 typedef const char *(*fake_engine_choose)(void *ctx, const lathe_request_options *o);
 void fake_engine_ask(lathe_engine *e, fake_engine_choose choose, void *ctx);
+/* What lathe_engine_activity tells from now on; slot [FAKE_SLOTS]. */
+enum { FAKE_SLOTS = 2 };
+void fake_engine_activity(lathe_engine *e, const lathe_activity *a, const lathe_slot_info *slot);
 /* Requests that are open. */
 int fake_engine_open_requests(const lathe_engine *e);
 /* Of these, the ones that have shown all events before a wait or a pause. */
