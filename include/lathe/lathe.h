@@ -108,6 +108,9 @@ typedef struct lathe_conversation {
     const char *effort; /* xhigh high max medium low minimal none, or NULL */
     lathe_late_system late_system;
     bool no_generation_prompt; /* true: the text ends after the last message */
+    /* The last message is the assistant's, and the answer goes on with it: the text ends inside it. Its reasoning alone
+     * leaves the think block open; a text closes it, and has no blanks at its end. */
+    bool continue_last;
 } lathe_conversation;
 
 typedef struct lathe_prompt {
@@ -361,10 +364,14 @@ typedef struct lathe_request_options {
     const int32_t *stop_id; /* beside the model's own end tokens */
     size_t n_stop_id;
     bool ignore_eos;
-    int32_t n_logprobs;        /* 0..20 alternatives beside each token, -1: no token_info */
-    bool no_parse;             /* all output is text events, markup included */
-    int32_t max_calls;         /* tool calls after which the turn ends: 1 or more; 0: 64 */
-    bool no_prefix_reuse;      /* prefill the whole prompt */
+    int32_t n_logprobs; /* 0..20 alternatives beside each token, -1: no token events */
+    int32_t
+        n_prompt_logprobs; /* the same of the prompt's tokens. From 0 on the whole prompt is computed */
+    bool no_parse;         /* all output is text events, markup included */
+    int32_t max_calls;     /* tool calls after which the turn ends: 1 or more; 0: 64 */
+    bool no_prefix_reuse; /* prefill the whole prompt */
+    const char *
+        cache_salt; /* at most 256 bytes: state is shared by requests with the same salt alone. NULL: "" */
     int32_t draft_k;           /* most drafts a round; -1: the engine's, 0: no speculation */
     void (*notify)(void *ctx); /* an event is ready; any thread; may be NULL */
     void *notify_ctx;
@@ -377,7 +384,9 @@ typedef enum lathe_event_type {
     LATHE_EVENT_NONE,     /* the wait ended before anything came */
     LATHE_EVENT_ACCEPTED, /* usage: prompt_tokens, cached_tokens */
     LATHE_EVENT_PROGRESS, /* done, total: prompt tokens */
-    LATHE_EVENT_TOKEN,    /* token: before its piece, an end token too; with n_logprobs >= 0 only */
+    /* token: before its piece, an end token too, with n_logprobs >= 0 only; usage as far as the request is. With
+     * n_prompt_logprobs >= 0 also the prompt's tokens from the second on, before the first PROGRESS that counts them */
+    LATHE_EVENT_TOKEN,
     LATHE_EVENT_REASONING, /* text */
     LATHE_EVENT_REASONING_END,
     LATHE_EVENT_TEXT,       /* text: whole characters */
@@ -409,6 +418,7 @@ typedef struct lathe_token_info {
     float logprob;
     const lathe_candidate *top; /* [n_top], best first */
     int32_t n_top;
+    bool is_end; /* it ended the request and is no part of the answer */
 } lathe_token_info;
 
 /* Of one request. A round is one pass of the model for this request; drafts at position i are the i-th of
@@ -468,6 +478,8 @@ lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_opti
 uint64_t lathe_request_number(const lathe_request *request);
 /* Tokens of its prompt, known from the start. */
 int32_t lathe_request_prompt_tokens(const lathe_request *request);
+/* Their ids, [lathe_request_prompt_tokens]; valid until the request is closed. */
+const int32_t *lathe_request_prompt(const lathe_request *request);
 /* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid
  * until the next call on this request. After LATHE_EVENT_FINISH every call returns NONE. */
 void lathe_request_next(lathe_request *request, int32_t timeout_ms, lathe_event *out);

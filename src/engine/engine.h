@@ -23,6 +23,7 @@ struct slot {
     double freed_ms;        /* when it ended; monotonic clock */
     int32_t *token; /* [n_ctx]: the sequence whose first n_committed tokens the state holds */
     int32_t n_committed;
+    char cache_salt[MAX_CACHE_SALT]; /* of the request that made it */
     int32_t next; /* DECODE: sampled and published, not yet committed: the anchor */
 
     /* Of the round that runs: what ended it for this request, if anything did. */

@@ -11,8 +11,11 @@ struct record {
     lathe_event_type type;
     int32_t index, done, total;
     int32_t prompt_tokens, cached_tokens;
+    int32_t completion_tokens, reasoning_tokens, drafted, accepted;
     int32_t token_id, token_position, n_top;
     float logprob;
+    double prefill_ms, decode_ms;
+    bool is_end;
     uint32_t n_text, n_call_id, n_name; /* bytes with the NUL; 0: NULL */
     uint32_t bytes;                     /* of the whole record */
 };
@@ -74,6 +77,13 @@ void events_push(struct events *q, const lathe_event *ev)
         .total = ev->total,
         .prompt_tokens = ev->usage.prompt_tokens,
         .cached_tokens = ev->usage.cached_tokens,
+        .completion_tokens = ev->usage.completion_tokens,
+        .reasoning_tokens = ev->usage.reasoning_tokens,
+        .drafted = ev->usage.spec.drafted,
+        .accepted = ev->usage.spec.accepted,
+        .prefill_ms = ev->usage.prefill_ms,
+        .decode_ms = ev->usage.decode_ms,
+        .is_end = ev->token.is_end,
         .token_id = ev->token.id,
         .token_position = ev->token.position,
         .n_top = ev->token.n_top,
@@ -177,7 +187,13 @@ static void read_record(struct events *q, lathe_event *out)
         .index = r.index,
         .done = r.done,
         .total = r.total,
-        .usage = {.prompt_tokens = r.prompt_tokens, .cached_tokens = r.cached_tokens},
+        .usage = {.prompt_tokens = r.prompt_tokens,
+                  .cached_tokens = r.cached_tokens,
+                  .completion_tokens = r.completion_tokens,
+                  .reasoning_tokens = r.reasoning_tokens,
+                  .prefill_ms = r.prefill_ms,
+                  .decode_ms = r.decode_ms,
+                  .spec = {.drafted = r.drafted, .accepted = r.accepted}},
         .text = r.n_text ? p : NULL,
         .n_text = r.n_text ? r.n_text - 1 : 0,
         .call_id = r.n_call_id ? p + r.n_text : NULL,
@@ -192,6 +208,7 @@ static void read_record(struct events *q, lathe_event *out)
         .logprob = r.logprob,
         .top = q->top,
         .n_top = r.n_top,
+        .is_end = r.is_end,
     };
 }
 

@@ -1,12 +1,18 @@
 #include "engine/request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "engine/engine.h"
 
-enum { REQUEST_ARENA = 256 << 20, MAX_STOP_IDS = 32, MAX_STOPS = 32, MAX_STOP_BYTES = 1024 };
+enum {
+    REQUEST_ARENA = 256 << 20,
+    MAX_STOP_IDS = 32,
+    MAX_STOPS = 32,
+    MAX_STOP_BYTES = 1024,
+};
 
 double clock_ms(void)
 {
@@ -51,6 +57,12 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
     if (o->n_logprobs < -1 || o->n_logprobs > EVENTS_MAX_TOP)
         return fail(err, LATHE_E_ARGUMENT, "n_logprobs is %d, expected -1 to %d", o->n_logprobs,
                     EVENTS_MAX_TOP);
+    if (o->n_prompt_logprobs < -1 || o->n_prompt_logprobs > EVENTS_MAX_TOP)
+        return fail(err, LATHE_E_ARGUMENT, "n_prompt_logprobs is %d, expected -1 to %d",
+                    o->n_prompt_logprobs, EVENTS_MAX_TOP);
+    if (o->cache_salt && strlen(o->cache_salt) >= MAX_CACHE_SALT)
+        return fail(err, LATHE_E_ARGUMENT, "cache_salt has %zu bytes, at most %d",
+                    strlen(o->cache_salt), MAX_CACHE_SALT - 1);
     if (o->draft_k < -1 || o->draft_k > LATHE_MAX_DRAFT)
         return fail(err, LATHE_E_ARGUMENT, "draft_k is %d, expected -1 to %d", o->draft_k,
                     LATHE_MAX_DRAFT);
@@ -152,7 +164,10 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     r->max_tokens = r->edge_is_context ? room : o->max_tokens;
     r->min_tokens = o->min_tokens;
     r->n_logprobs = o->n_logprobs;
-    r->reuse_prefix = !o->no_prefix_reuse;
+    r->n_prompt_logprobs = o->n_prompt_logprobs;
+    r->reuse_prefix = !o->no_prefix_reuse && o->n_prompt_logprobs < 0;
+    if (o->cache_salt)
+        (void)snprintf(r->cache_salt, sizeof r->cache_salt, "%s", o->cache_salt);
     r->draft_k = o->draft_k;
     struct sampler_options so = {
         .sampling = &o->sampling,
@@ -274,6 +289,11 @@ int32_t lathe_request_prompt_tokens(const lathe_request *r)
     return r->n_prompt;
 }
 
+const int32_t *lathe_request_prompt(const lathe_request *r)
+{
+    return r->prompt;
+}
+
 void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
 {
     if (events_next(&r->events, timeout_ms, out))
@@ -310,6 +330,7 @@ static lathe_status score_window(lathe_engine *e, const int32_t *token, int32_t 
         return st;
     r->prompt = token;
     r->n_prompt = n;
+    r->n_prompt_logprobs = -1;
     r->score = logprob;
     st = enqueue(r, err);
     if (st) {

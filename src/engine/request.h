@@ -10,6 +10,8 @@
 #include "sample/sample.h"
 #include "spec/adapt.h"
 
+enum { MAX_CACHE_SALT = 257 /* with its NUL */ };
+
 struct lathe_request {
     lathe_engine *engine;
     uint64_t number;
@@ -25,8 +27,9 @@ struct lathe_request {
     int32_t min_tokens;
     int32_t *stop_id; /* [n_stop_id] all ids that end it */
     int32_t n_stop_id;
-    int32_t n_logprobs;
+    int32_t n_logprobs, n_prompt_logprobs;
     bool reuse_prefix;
+    char cache_salt[MAX_CACHE_SALT];
     int32_t draft_k; /* most drafts a round, -1: the engine's */
     double
         *score; /* [n_prompt] log-probabilities wanted of the prompt; then nothing is generated */

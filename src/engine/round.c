@@ -81,15 +81,21 @@ static bool is_stop_id(const lathe_request *r, int32_t id)
     return false;
 }
 
+/* n_top: alternatives beside it. */
 static void push_token_info(const struct lathe_engine *e, lathe_request *r, const float *logits,
-                            int32_t id, int32_t position)
+                            int32_t id, int32_t position, int32_t n_top, bool is_end)
 {
     lathe_candidate top[EVENTS_MAX_TOP];
-    lathe_event ev = {.type = LATHE_EVENT_TOKEN};
+    lathe_event ev = {.type = LATHE_EVENT_TOKEN, .usage = r->usage};
     ev.token.id = id;
     ev.token.position = position;
     ev.token.top = top;
-    logits_logprobs(logits, &e->ids, id, &ev.token.logprob, top, r->n_logprobs, &ev.token.n_top);
+    ev.token.is_end = is_end;
+    if (r->first_ms > 0) {
+        ev.usage.prefill_ms = r->first_ms - r->started_ms;
+        ev.usage.decode_ms = clock_ms() - r->first_ms;
+    }
+    logits_logprobs(logits, &e->ids, id, &ev.token.logprob, top, n_top, &ev.token.n_top);
     events_push(&r->events, &ev);
 }
 
@@ -137,17 +143,17 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
     sampler_commit(r->sampler, &id, 1);
     r->usage.completion_tokens++;
     e->activity.now.completion_tokens++;
-    bool armed = r->usage.completion_tokens > r->min_tokens;
+    bool armed = r->usage.completion_tokens > r->min_tokens, ends = armed && is_stop_id(r, id);
+    if (!ends && output_is_thinking(&r->output)) {
+        r->usage.reasoning_tokens++;
+        e->activity.now.reasoning_tokens++;
+    }
     if (r->n_logprobs >= 0)
-        push_token_info(e, r, logits, id, position);
-    if (armed && is_stop_id(r, id)) {
+        push_token_info(e, r, logits, id, position, r->n_logprobs, ends);
+    if (ends) {
         e->activity.now.ended_in_reasoning += output_is_thinking(&r->output);
         end(s, LATHE_FINISH_STOP);
         return false;
-    }
-    if (output_is_thinking(&r->output)) {
-        r->usage.reasoning_tokens++;
-        e->activity.now.reasoning_tokens++;
     }
     if (output_token(&r->output, id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
         s->ended = true;
@@ -190,8 +196,22 @@ void round_begin(struct slot *s)
     events_hold(&s->request->events);
 }
 
+/* Of the prompt's token at this position. */
+static void score_token(const struct lathe_engine *e, lathe_request *r, const float *logits,
+                        int32_t at)
+{
+    float logprob;
+    int32_t none;
+    if (!r->score) {
+        push_token_info(e, r, logits, r->prompt[at], at, r->n_prompt_logprobs, false);
+        return;
+    }
+    logits_logprobs(logits, &e->ids, r->prompt[at], &logprob, NULL, 0, &none);
+    r->score[at] = logprob;
+}
+
 /* Log-probabilities of the prompt tokens that follow the n rows of the last step, the first being at
- * position pos. */
+ * position pos: into r->score, else as events. */
 static lathe_status score_rows(struct lathe_engine *e, lathe_request *r, int32_t pos, int32_t n,
                                lathe_error *err)
 {
@@ -205,15 +225,12 @@ static lathe_status score_rows(struct lathe_engine *e, lathe_request *r, int32_t
         for (int32_t j = 0; j < k && !st; j++) {
             int32_t at = pos + i + j;
             const float *logits = tensor_at(&step->logits, j);
-            float logprob;
-            int32_t none;
             if (at + 1 >= r->n_prompt)
                 break;
             st = logits_check(logits, &e->ids, at + 1, err);
             if (st)
                 break;
-            logits_logprobs(logits, &e->ids, r->prompt[at + 1], &logprob, NULL, 0, &none);
-            r->score[at + 1] = logprob;
+            score_token(e, r, logits, at + 1);
         }
         if (st)
             return st;
@@ -239,9 +256,9 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     lathe_status st = step_run(step, &err);
     if (!st && !r->score)
         st = spec_committed(e, slot, pos, 0, n, &err);
-    if (!st && r->score)
+    if (!st && (r->score || r->n_prompt_logprobs >= 0))
         st = score_rows(e, r, pos, n, &err);
-    else if (!st && end_pos == r->n_prompt)
+    if (!st && !r->score && end_pos == r->n_prompt)
         st = project(e, &last, 1, n_best_of(e, r), &err);
     if (st) {
         explain_nonfinite(e, &err);

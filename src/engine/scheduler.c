@@ -12,10 +12,12 @@ void scheduler_detach(struct lathe_engine *e, lathe_request *r)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Tokens that a slot's sequence and a prompt begin with. */
+/* Tokens that a slot's sequence and a prompt of the same salt begin with. */
 static int32_t common(const struct slot *s, const lathe_request *r)
 {
     int32_t n = s->n_committed < r->n_prompt ? s->n_committed : r->n_prompt, i = 0;
+    if (strcmp(s->cache_salt, r->cache_salt) != 0)
+        return 0;
     while (i < n && s->token[i] == r->prompt[i])
         i++;
     return i;
@@ -74,6 +76,7 @@ static void admit(struct lathe_engine *e, lathe_request *r)
         slot_wipe(e, best);
     best->request = r;
     best->phase = SLOT_PREFILL;
+    memcpy(best->cache_salt, r->cache_salt, sizeof best->cache_salt);
     r->started_ms = clock_ms();
     r->usage.queue_ms = r->started_ms - r->submitted_ms;
     r->usage.prompt_tokens = r->n_prompt;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "text/prefill.h"
 #include "text/template_string.h"
 #include "text/text.h"
 
@@ -487,13 +488,23 @@ static lathe_status render(const lathe_text *text, const lathe_conversation *c, 
         return fail(err, LATHE_E_UNSUPPORTED, "%s has no chat template", text->model_dir);
     if (!c->messages)
         return fail(err, LATHE_E_ARGUMENT, "messages: missing");
-    struct conversation all = {.text_only = text_only};
+    if (c->continue_last && c->no_generation_prompt)
+        return fail(err, LATHE_E_ARGUMENT,
+                    "continue_last: the text cannot end after a message and inside it");
+    struct conversation all = {.text_only = text_only, .may_be_empty = c->continue_last};
     struct rendering rendered = {0};
+    struct prefill prefill = {0};
     lathe_status st = read_json(&all.messages, &all, "messages", c->messages, err);
+    if (c->continue_last && !st)
+        st = prefill_take(&prefill, &all.messages, err);
     st = st ? st : read_json(&all.tools, &all, "tools", c->tools, err);
     st = st ? st : read_json(&all.kwargs, &all, "kwargs", c->kwargs, err);
     st = st ? st : render_text(text, c, &all, &rendered, err);
+    if (c->continue_last && !st)
+        st = prefill_put(&prefill, &rendered, ends_inside_thinking(&rendered), FROM_CONVERSATION,
+                         err);
     st = st ? st : encode(text, &rendered, out, err);
+    prefill_release(&prefill);
     rendering_release(&rendered);
     conversation_release(&all);
     return st;

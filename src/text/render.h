@@ -18,7 +18,8 @@ struct conversation {
     struct json_doc *argument; /* [n_arguments]: tool call arguments that came as strings */
     size_t n_arguments, cap_arguments;
     size_t input_bytes;
-    bool text_only; /* parts other than text are refused */
+    bool text_only;    /* parts other than text are refused */
+    bool may_be_empty; /* there need not be a message */
 };
 void conversation_release(struct conversation *c);
 

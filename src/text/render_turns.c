@@ -429,7 +429,7 @@ bool turns_build(struct run *r, struct conversation *c, lathe_late_system late, 
         return run_fail(r, LATHE_E_ARGUMENT, "messages: expected an array, found %s",
                         kind(messages));
     size_t n_messages = json_array_size(messages), n = 1;
-    if (n_messages == 0)
+    if (n_messages == 0 && !c->may_be_empty)
         return run_fail(r, LATHE_E_ARGUMENT, "messages: the array is empty");
     struct value *item = run_array(r, n_messages + 1, sizeof *item);
     if (!item)
@@ -445,7 +445,7 @@ bool turns_build(struct run *r, struct conversation *c, lathe_late_system late, 
     if (block.n && !close_block(r, &block, &item[0]))
         return false;
     size_t from = block.n ? 0 : 1;
-    if (n == from)
+    if (n == from && !c->may_be_empty)
         return run_fail(r, LATHE_E_ARGUMENT, "messages: nothing in them to render");
     return value_list(r, V_LIST, item + from, n - from, FROM_CONVERSATION, &out->list);
 }

@@ -227,6 +227,7 @@ void lathe_request_options_init(const lathe_text *text, bool thinking, lathe_req
         .sampling = text->sampling[thinking],
         .max_tokens = -1,
         .n_logprobs = -1,
+        .n_prompt_logprobs = -1,
         .draft_k = -1,
     };
 }

@@ -338,6 +338,11 @@ TEST(bad_requests_are_named)
     REFUSED(bad.max_tokens = 0, LATHE_E_ARGUMENT, "max_tokens is 0");
     REFUSED(bad.min_tokens = -1, LATHE_E_ARGUMENT, "min_tokens is -1");
     REFUSED(bad.n_logprobs = 21, LATHE_E_ARGUMENT, "n_logprobs is 21");
+    REFUSED(bad.n_prompt_logprobs = 21, LATHE_E_ARGUMENT, "n_prompt_logprobs is 21");
+    char salt[258];
+    memset(salt, 's', 257);
+    salt[257] = 0;
+    REFUSED(bad.cache_salt = salt, LATHE_E_ARGUMENT, "cache_salt has 257 bytes, at most 256");
     REFUSED(bad.max_calls = -1, LATHE_E_ARGUMENT, "max_calls is -1");
     REFUSED((bad.stop = &empty, bad.n_stop = 1), LATHE_E_ARGUMENT, "stop[0]");
     REFUSED(bad.n_stop = 33, LATHE_E_ARGUMENT, "33 stop strings");
@@ -618,6 +623,120 @@ TEST(logprobs_are_those_of_the_raw_distribution)
     } while (ev.type != LATHE_EVENT_FINISH);
     CHECK_INT(n, ev.usage.completion_tokens);
     lathe_request_close(r);
+    lathe_engine_close(e);
+}
+
+/* Tokens say how far the request is, and which of them ended it. */
+TEST(tokens_count_the_usage)
+{
+    lathe_engine *e = open_nano(1, 512, LATHE_F32);
+    lathe_conversation c;
+    lathe_request_options o;
+    lathe_request *r;
+    lathe_error err;
+    lathe_event ev;
+    lathe_usage seen = {0};
+    bool ended = false;
+    options_for(e, &c, ASK_KILN, LATHE_ON, &o);
+    o.n_logprobs = 0;
+    CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
+    do {
+        lathe_request_next(r, -1, &ev);
+        if (ev.type != LATHE_EVENT_TOKEN)
+            continue;
+        CHECK(!ended);
+        CHECK_INT(ev.usage.completion_tokens, seen.completion_tokens + 1);
+        CHECK(ev.usage.reasoning_tokens >= seen.reasoning_tokens &&
+              ev.usage.decode_ms >= seen.decode_ms && ev.usage.prefill_ms > 0);
+        CHECK_INT(ev.usage.prompt_tokens, lathe_request_prompt_tokens(r));
+        seen = ev.usage;
+        ended = ev.token.is_end;
+    } while (ev.type != LATHE_EVENT_FINISH);
+    CHECK_INT(ev.finish, LATHE_FINISH_STOP);
+    CHECK(ended);
+    CHECK_INT(ev.usage.completion_tokens, seen.completion_tokens);
+    CHECK(ev.usage.reasoning_tokens > 0);
+    CHECK_INT(ev.usage.reasoning_tokens, seen.reasoning_tokens);
+    lathe_request_close(r);
+    lathe_engine_close(e);
+}
+
+/* The prompt's tokens have the log-probabilities that lathe_score gives, in every chunk, and come before the answer's; a
+ * state that a request before it left is not used. */
+TEST(logprobs_of_the_prompt)
+{
+    static const char text[] = "A kiln is a hot oven that makes clay hard and dry, and then some.";
+    for (int32_t chunk = 4; chunk <= 64; chunk += 60) {
+        lathe_engine_options eo;
+        lathe_request_options o;
+        lathe_request *r;
+        lathe_engine *e;
+        lathe_error err;
+        lathe_event ev;
+        lathe_engine_options_init(&eo);
+        eo.model_dir = test_path("models/nano");
+        eo.n_ctx = 128;
+        eo.activations = LATHE_F32;
+        eo.prefill_chunk = chunk;
+        CHECK_OK(lathe_engine_open(&e, &eo, &err), &err);
+        double want[64];
+        lathe_tokens t;
+        CHECK_OK(lathe_tokenize(lathe_engine_text(e), text, strlen(text), false, &t, &err), &err);
+        CHECK(t.n > 8 && t.n < 64);
+        CHECK_OK(lathe_score(e, t.id, t.n, 0, want, NULL, NULL, &err), &err);
+        for (int again = 0; again < 2; again++) {
+            lathe_request_options_init(lathe_engine_text(e), false, &o);
+            o.token = t.id;
+            o.n_token = t.n - (size_t)!again;
+            o.max_tokens = 2;
+            o.ignore_eos = true;
+            o.n_prompt_logprobs = again ? 3 : -1;
+            CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
+            CHECK(memcmp(lathe_request_prompt(r), t.id, o.n_token * sizeof *t.id) == 0);
+            int32_t at = 1;
+            do {
+                lathe_request_next(r, -1, &ev);
+                if (ev.type != LATHE_EVENT_TOKEN)
+                    continue;
+                CHECK_INT(ev.token.position, at);
+                CHECK_INT(ev.token.id, t.id[at]);
+                CHECK_INT(ev.token.n_top, 3);
+                CHECK(fabs((double)ev.token.logprob - want[at]) < 1e-4);
+                at++;
+            } while (ev.type != LATHE_EVENT_FINISH);
+            CHECK_INT(at, again ? (int32_t)t.n : 1);
+            CHECK_INT(ev.usage.completion_tokens, 2);
+            CHECK_INT(ev.usage.cached_tokens, 0);
+            lathe_request_close(r);
+        }
+        lathe_tokens_release(&t);
+        lathe_engine_close(e);
+    }
+}
+
+/* What a prompt has in common with an earlier one counts between equal salts only. */
+TEST(a_salt_parts_what_is_cached)
+{
+    static const char *const salt[] = {NULL, "", "a", "a", "b", NULL};
+    static const bool hits[] = {false, true, false, true, false, false};
+    lathe_engine *e = open_nano(1, 128, LATHE_BF16);
+    lathe_request_options o;
+    int32_t id[64] = {0};
+    struct answer a;
+    for (size_t i = 0; i < sizeof hits / sizeof *hits; i++) {
+        lathe_request_options_init(lathe_engine_text(e), false, &o);
+        for (int32_t k = 0; k < 8 + (int32_t)i * 4; k++)
+            id[k] = 100 + k;
+        o.sampling.temperature = 0;
+        o.token = id;
+        o.n_token = 8 + i * 4; /* longer than what the slot holds */
+        o.max_tokens = 1;
+        o.ignore_eos = true;
+        o.cache_salt = salt[i];
+        ask(e, &o, &a);
+        CHECK_INT(a.last.usage.cached_tokens > 0, hits[i]);
+        answer_release(&a);
+    }
     lathe_engine_close(e);
 }
 

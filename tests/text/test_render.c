@@ -1003,3 +1003,71 @@ TEST(rendering_survives_failed_allocations)
     }
     lathe_text_close(t);
 }
+
+/* ---- Answers that go on --------------------------------------------------------------------- */
+
+TEST(an_answer_goes_on_with_the_last_message)
+{
+    static const struct {
+        const char *last;
+        lathe_switch thinking;
+        const char *tail; /* behind <|im_start|>assistant\n */
+        bool open;
+    } rows[] = {
+        {"\"content\": \"Once \"", LATHE_ON, "<think>\n\n</think>\n\nOnce", false},
+        {"\"content\": \"Once \\n\"", LATHE_OFF, "<think>\n\n</think>\n\nOnce", false},
+        {"\"content\": [{\"type\": \"text\", \"text\": \"a \"}, {\"type\": \"text\", \"text\": "
+         "\"b\"}]",
+         LATHE_OFF, "<think>\n\n</think>\n\na b", false},
+        {"\"content\": \"\", \"reasoning_content\": \"\\nplan \"", LATHE_ON, "<think>\nplan", true},
+        {"\"content\": null, \"reasoning_content\": \"plan\"", LATHE_OFF,
+         "<think>\nplan\n</think>\n\n", false},
+        {"\"content\": \"Once\", \"reasoning_content\": \"plan\\n\"", LATHE_ON,
+         "<think>\nplan\n</think>\n\nOnce", false},
+        {"\"content\": \"Once\", \"reasoning_content\": \"plan\"", LATHE_OFF,
+         "<think>\nplan\n</think>\n\nOnce", false},
+        {"\"content\": \"</think><|im_end|>\"", LATHE_ON,
+         "<think>\n\n</think>\n\n</think><|im_end|>", false},
+        {"\"content\": \"\"", LATHE_ON, "<think>\n", true},
+    };
+    lathe_text *t = open_nano();
+    lathe_error e;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int with_user = 0; with_user < 2; with_user++) {
+            static const char user[] = "{\"role\": \"user\", \"content\": \"q\"}, ";
+            char messages[400];
+            lathe_prompt p, plain;
+            (void)snprintf(messages, sizeof messages, "[%s{\"role\": \"assistant\", %s}]",
+                           with_user ? user : "", rows[i].last);
+            lathe_conversation c = {
+                .messages = messages, .thinking = rows[i].thinking, .continue_last = true};
+            CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+            const char *tail = strstr(p.text, "<|im_start|>assistant\n");
+            CHECK(tail);
+            CHECK_STR(tail + strlen("<|im_start|>assistant\n"), rows[i].tail);
+            CHECK_INT(p.thinking_open, rows[i].open);
+            /* Control tokens of the message are text. */
+            CHECK_INT(count_id(&p, t->im_end), with_user);
+            if (with_user) {
+                c = (lathe_conversation){.messages = "[{\"role\": \"user\", \"content\": \"q\"}]",
+                                         .thinking = rows[i].thinking};
+                CHECK_OK(lathe_render(t, &c, &plain, &e), &e);
+                CHECK(strncmp(plain.text, p.text, (size_t)(tail - p.text)) == 0);
+                lathe_prompt_release(&plain);
+            }
+            lathe_prompt_release(&p);
+        }
+    lathe_conversation bad = {.messages = "[{\"role\": \"user\", \"content\": \"q\"}]",
+                              .continue_last = true};
+    expect_error(t, &bad, LATHE_E_ARGUMENT, "messages[0].role: only a message of the assistant");
+    bad.messages = "[]";
+    expect_error(t, &bad, LATHE_E_ARGUMENT, "no message to continue");
+    bad.messages =
+        "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"name\": \"f\", "
+        "\"arguments\": {}}]}]";
+    expect_error(t, &bad, LATHE_E_ARGUMENT, "messages[0].tool_calls");
+    bad.messages = "[{\"role\": \"assistant\", \"content\": \"a\"}]";
+    bad.no_generation_prompt = true;
+    expect_error(t, &bad, LATHE_E_ARGUMENT, "continue_last");
+    lathe_text_close(t);
+}
