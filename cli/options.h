@@ -19,7 +19,7 @@ enum option_kind {
     OPTION_WORD
 };
 
-enum { OPTION_MAX_ROWS = 48, OPTION_MAX_LIST = 1024 };
+enum { OPTION_MAX_ROWS = 96, OPTION_MAX_LIST = 1024 };
 
 struct option_list {
     const char *value[OPTION_MAX_LIST];

@@ -24,8 +24,13 @@ static const char help[] =
     "  --slots N  --queue N   requests that run at once (1), that wait (64)\n"
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
-    "  --max-connections N    (1024)  --drain-timeout S   at the end (30)\n"
-    "  --queue-timeout S  --request-timeout S   (0: none)  --log text|json|off\n"
+    "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
+    "  --strict-model         no other names than the model's are taken\n"
+    "  --timings on|off       in replies (on)\n"
+    "  --drain-delay S        at the end, not ready but serving (0)\n"
+    "  --drain-timeout S      then, for what still runs (30)\n"
+    "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
+    "  --json-keepalive S     (240; 0: none)  --log text|json|off\n"
     "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
@@ -37,9 +42,11 @@ static const char help[] =
 struct serve {
     struct options options;
     struct engine_args engine;
-    const char *host, *unknown, *log;
+    const char *host, *unknown, *log, *timings;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
-    int64_t queue_timeout, request_timeout;
+    int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
+    int64_t default_max_tokens;
+    bool strict_model;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
 };
@@ -69,7 +76,15 @@ static void add_options(struct serve *v)
     option_int(o, "--queue-timeout", NULL, &v->queue_timeout, 0, 86400);
     option_int(o, "--request-timeout", NULL, &v->request_timeout, 0, 86400);
     option_int(o, "--drain-timeout", NULL, &v->drain_timeout, 0, 86400);
+    option_int(o, "--drain-delay", NULL, &v->drain_delay, 0, 86400);
+    option_int(o, "--write-timeout", NULL, &v->write_timeout, 1, 86400);
+    option_int(o, "--json-keepalive", NULL, &v->json_keepalive, 0, 86400);
+    option_int(o, "--default-max-tokens", NULL, &v->default_max_tokens, 1, INT32_MAX);
+    option_flag(o, "--strict-model", NULL, &v->strict_model);
+    option_word(o, "--timings", NULL, &v->timings, "on|off");
     v->host = "127.0.0.1";
+    v->write_timeout = 60;
+    v->json_keepalive = 240;
     v->port = 8080;
     v->slots = 1;
     v->queue = 64;
@@ -103,6 +118,11 @@ static void fill(struct serve *v, struct server_options *o)
     o->n_queue = (int32_t)v->queue;
     o->queue_timeout_s = (int32_t)v->queue_timeout;
     o->request_timeout_s = (int32_t)v->request_timeout;
+    o->write_timeout_s = (int32_t)v->write_timeout;
+    o->json_keepalive_s = (int32_t)v->json_keepalive;
+    o->default_max_tokens = (int32_t)v->default_max_tokens;
+    o->strict_model = v->strict_model;
+    o->no_timings = v->timings && strcmp(v->timings, "off") == 0;
     o->alias = names_of(&v->alias);
     o->key = names_of(&v->key);
     o->key_file = names_of(&v->key_file);
@@ -207,7 +227,7 @@ static lathe_status serve(struct serve *v, lathe_error *err)
                 (int)server_port(v->server));
         signals_wait(&signals);
         fprintf(stderr, "lathe: shutting down\n");
-        server_drain(v->server, v->drain_timeout * 1000);
+        server_drain(v->server, v->drain_delay * 1000, v->drain_timeout * 1000);
     }
     server_close(v->server);
     lathe_engine_close(engine);

@@ -12,8 +12,6 @@ enum {
     WAIT_MS = 100,        /* for an event, before the client is looked at */
     HEAD_MS = 5000,       /* from then on a stream has its head, and no status any more */
     KEEPALIVE_MS = 10000, /* of silence on a stream */
-    JSON_KEEPALIVE_MS =
-        240000, /* before a reply in one piece has its head: Node gives up after 300 s */
 };
 
 struct run {
@@ -160,9 +158,17 @@ static bool judge(struct run *r, const lathe_event *last)
     return true;
 }
 
+static void note_failure(struct run *r, const lathe_error *err)
+{
+    if (err->status == LATHE_E_DEVICE)
+        atomic_store(&r->x->server->has_failed, true);
+}
+
 static void finish(struct run *r, const lathe_event *last)
 {
     flush_piece(r);
+    if (last->finish == LATHE_FINISH_ERROR)
+        note_failure(r, &last->error);
     r->x->record.finish = last->finish;
     r->x->record.usage = last->usage;
     r->x->record.is_gone = r->is_gone;
@@ -227,8 +233,9 @@ static void watch_time(struct run *r)
         end_with(r, DEADLINE, "the request took too long");
     else if (r->g.stream && !stream_begun(r->x) && age > HEAD_MS)
         begin(r);
-    else if (stream_begun(r->x) ? now - r->moved_ms > KEEPALIVE_MS
-                                : !r->g.stream && age > JSON_KEEPALIVE_MS)
+    else if (stream_begun(r->x)
+                 ? now - r->moved_ms > KEEPALIVE_MS
+                 : !r->g.stream && o->json_keepalive_s && age > (int64_t)o->json_keepalive_s * 1000)
         keep_alive(r);
 }
 
@@ -255,11 +262,22 @@ static void follow(struct run *r)
     }
 }
 
+static bool check_model(struct exchange *x)
+{
+    const struct server *s = x->server;
+    if (!s->options.strict_model || server_has_model(s, x->record.model))
+        return true;
+    return refuse_field(&x->failure, MODEL_NOT_FOUND, "model", "there is no model %.120s, only %s",
+                        x->record.model, s->model);
+}
+
 static bool parse(struct run *r)
 {
     struct fields f;
-    bool ok = fields_open(&f, r->x) && r->d->parse(r->x, &f, &r->g, &r->state);
+    bool ok = fields_open(&f, r->x) && r->d->parse(r->x, &f, &r->g, &r->state) && check_model(r->x);
     fields_close(&f);
+    if (ok && r->g.options.max_tokens == -1 && r->x->server->options.default_max_tokens)
+        r->g.options.max_tokens = r->x->server->options.default_max_tokens;
     return ok;
 }
 
@@ -274,6 +292,7 @@ void generate(struct exchange *x, const struct dialect *d)
     if (parse(&r)) {
         if (lathe_request_submit(x->server->engine, &r.g.options, &r.request, &err)) {
             (void)refuse_status(&x->failure, &err);
+            note_failure(&r, &err);
         } else {
             x->record.dialect = d->name;
             r.known.prompt_tokens = lathe_request_prompt_tokens(r.request);
@@ -297,7 +316,7 @@ bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
     lathe_error err;
     bool done = false;
     arena_init(&g.arena, COUNT_ARENA);
-    if (fields_open(&f, x) && d->parse(x, &f, &g, &state)) {
+    if (fields_open(&f, x) && d->parse(x, &f, &g, &state) && check_model(x)) {
         done = !lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
                              &err);
         if (!done)

@@ -41,7 +41,6 @@ enum {
     BODY_PROGRESS_MS = 30000,
     WATCH_MS = 250,
     STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken */
-    STALL_MS = 60000,       /* and for how long it may take nothing */
     LAST_WORDS_MS = 3000,
     MORE_LONG = 8, /* generating requests beyond what the engine holds: it refuses them */
 };
@@ -244,7 +243,7 @@ static void add_headers(struct call *k, struct MHD_Response *r)
                "x-request-id, request-id, retry-after, x-unknown-fields, x-ignored-tools, "
                "x-warnings");
     }
-    if (k->must_close || atomic_load(&x->server->phase) == PHASE_DRAINING)
+    if (k->must_close || atomic_load(&x->server->phase) >= PHASE_LEAVING)
         header(r, "Connection", "close");
 }
 
@@ -383,10 +382,11 @@ enum peer stream_peer(struct exchange *x)
 {
     struct call *k = call_of(x);
     enum peer peer = PEER_THERE;
+    int64_t stall_ms = (int64_t)x->server->options.write_timeout_s * 1000;
     /* The library closes the socket after is_gone is set. */
     pthread_mutex_lock(&k->lock);
     struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP};
-    if (k->is_gone || (k->n_sent < k->out.len && now_ms() - k->taken_ms > STALL_MS) ||
+    if (k->is_gone || (k->n_sent < k->out.len && now_ms() - k->taken_ms > stall_ms) ||
         (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL)))
         peer = PEER_GONE;
     else if (p.revents & POLLRDHUP)

@@ -1,9 +1,11 @@
 #include "info.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/json.h"
+#include "query.h"
 #include "route.h"
 #include "state.h"
 
@@ -25,8 +27,11 @@ static void put_or_null(struct buf *out, const char *s)
 void health(struct exchange *x)
 {
     int phase = atomic_load(&x->server->phase);
-    x->status = phase == PHASE_READY ? 200 : 503;
-    if (phase == PHASE_LOADING)
+    bool has_failed = atomic_load(&x->server->has_failed);
+    x->status = phase == PHASE_READY && !has_failed ? 200 : 503;
+    if (has_failed)
+        buf_puts(&x->reply, "{\"status\":\"error\"}");
+    else if (phase == PHASE_LOADING)
         buf_printf(&x->reply, "{\"status\":\"loading\",\"progress\":%d.%03d}",
                    atomic_load(&x->server->progress) / 1000,
                    atomic_load(&x->server->progress) % 1000);
@@ -41,6 +46,13 @@ void ready(struct exchange *x)
 }
 
 void livez(struct exchange *x)
+{
+    bool has_failed = atomic_load(&x->server->has_failed);
+    x->status = has_failed ? 503 : 200;
+    buf_puts(&x->reply, has_failed ? "{\"status\":\"error\"}" : "{\"status\":\"ok\"}");
+}
+
+void hello(struct exchange *x)
 {
     buf_puts(&x->reply, "{\"status\":\"ok\"}");
 }
@@ -112,14 +124,42 @@ static void put_model(struct exchange *x)
     buf_puts(out, "]}");
 }
 
+/* Anthropic's paging, of a list of one: is the model on the page? */
+static bool is_on_page(struct exchange *x, bool *shown)
+{
+    static const char *const cursor[] = {"after_id", "before_id"};
+    char value[300], *end;
+    *shown = true;
+    if (query_get(x->query, "limit", value, sizeof value)) {
+        long n = strtol(value, &end, 10);
+        if (end == value || *end || n < 1 || n > 1000)
+            return refuse_field(&x->failure, BAD_VALUE, "limit",
+                                "limit is '%.40s', expected 1 to 1000", value);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (!query_get(x->query, cursor[i], value, sizeof value))
+            continue;
+        if (!server_has_model(x->server, value))
+            return refuse_field(&x->failure, BAD_VALUE, cursor[i], "%s: there is no model %.200s",
+                                cursor[i], value);
+        *shown = false; /* nothing lies before or after it */
+    }
+    return true;
+}
+
 void models_list(struct exchange *x)
 {
+    bool shown;
+    if (!is_on_page(x, &shown))
+        return;
+    const char *id = shown ? x->server->model : "";
     buf_puts(&x->reply, "{\"object\":\"list\",\"has_more\":false,\"first_id\":");
-    put(&x->reply, x->server->model);
+    put_or_null(&x->reply, id);
     buf_puts(&x->reply, ",\"last_id\":");
-    put(&x->reply, x->server->model);
+    put_or_null(&x->reply, id);
     buf_puts(&x->reply, ",\"data\":[");
-    put_model(x);
+    if (shown)
+        put_model(x);
     buf_puts(&x->reply, "]}");
 }
 

@@ -8,6 +8,7 @@
 void health(struct exchange *x);
 void ready(struct exchange *x);
 void livez(struct exchange *x);
+void hello(struct exchange *x); /* 200 while the process lives, whatever its state */
 void version(struct exchange *x);
 void help(struct exchange *x);
 void models_list(struct exchange *x);

@@ -13,7 +13,7 @@ const struct route routes[] = {
     {GET, "/livez", .no_key = true, .handle = livez},
     {GET, "/ping", .no_key = true, .handle = livez},
     {GET, "/version", .no_key = true, .handle = version},
-    {GET, "/api/hello", .no_key = true, .handle = livez},
+    {GET, "/api/hello", .no_key = true, .handle = hello},
     {GET, "/help", .no_key = true, .handle = help},
     {GET, "/models", .v1 = true, .handle = models_list},
     {GET, "/models", .v1 = true, .prefix = true, .handle = models_one},

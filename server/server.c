@@ -21,7 +21,9 @@ void server_options_init(struct server_options *o)
                                  .port = 8080,
                                  .max_body = (size_t)64 << 20,
                                  .body_memory = (size_t)512 << 20,
-                                 .max_connections = 1024};
+                                 .max_connections = 1024,
+                                 .write_timeout_s = 60,
+                                 .json_keepalive_s = 240};
 }
 
 /* ---- What the model directory tells --------------------------------------------------------- */
@@ -213,8 +215,12 @@ void server_progress(struct server *s, double share)
     atomic_store(&s->progress, (int)(share * 1000));
 }
 
-void server_drain(struct server *s, int64_t timeout_ms)
+void server_drain(struct server *s, int64_t delay_ms, int64_t timeout_ms)
 {
+    const struct timespec delay = {.tv_sec = (time_t)(delay_ms / 1000),
+                                   .tv_nsec = (long)(delay_ms % 1000) * 1000000L};
+    atomic_store(&s->phase, PHASE_LEAVING);
+    (void)nanosleep(&delay, NULL);
     atomic_store(&s->phase, PHASE_DRAINING);
     http_drain(s->http, timeout_ms);
 }

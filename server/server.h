@@ -18,6 +18,11 @@ struct server_options {
     size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
     int32_t max_connections;
     int32_t queue_timeout_s, request_timeout_s; /* 0: none */
+    int32_t write_timeout_s;  /* a stream from which nothing is taken for so long is cut off */
+    int32_t json_keepalive_s; /* from then on a reply in one piece shows signs of life; 0: never */
+    int32_t default_max_tokens; /* of requests that give none; 0: to the end of the context */
+    bool strict_model;          /* only the model's names are taken */
+    bool no_timings;            /* replies leave them out */
     /* Takes a line for each request that is over, probes aside; any thread, one call at a time. NULL: none. */
     void (*log)(void *ctx, const char *line);
     void *log_ctx;
@@ -26,7 +31,8 @@ struct server_options {
     int64_t (*now)(void);
     void (*id)(char out[25]);
 };
-/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, no timeouts. */
+/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece, no
+ * other timeouts. */
 void server_options_init(struct server_options *o);
 
 /* Listens. What *o points to must stay until the server is closed. */
@@ -37,8 +43,9 @@ bool server_has_key(const struct server *s);
 void server_ready(struct server *s, lathe_engine *engine);
 /* The share of the model that is loaded, 0..1. */
 void server_progress(struct server *s, double share);
-/* No new work from here on; waits up to timeout_ms for what runs, then ends it with an error. */
-void server_drain(struct server *s, int64_t timeout_ms);
+/* Says that it is not ready, and after delay_ms takes no new work; waits up to timeout_ms for what runs, then ends it with
+ * an error. */
+void server_drain(struct server *s, int64_t delay_ms, int64_t timeout_ms);
 void server_close(struct server *s);
 
 #endif

@@ -8,7 +8,8 @@
 
 #include "server.h"
 
-enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING };
+/* LEAVING: what distributes requests is told to send no more, and those that still come are served. */
+enum phase { PHASE_LOADING, PHASE_READY, PHASE_LEAVING, PHASE_DRAINING };
 
 /* At work and waiting in the routes that render or tokenise. */
 enum { POOL_AT_WORK = 2, POOL_WAITING = 32 };
@@ -18,12 +19,13 @@ struct server {
     struct server_options options;
     struct keys *keys;
     struct http *http;
-    _Atomic(int) phase;     /* enum phase */
-    _Atomic(int) progress;  /* of loading, 0..1000 */
-    _Atomic(size_t) bodies; /* bytes of bodies in flight */
-    lathe_engine *engine;   /* set before PHASE_READY, and then constant */
-    char model[256];        /* the model's id */
-    char *template;         /* chat_template.jinja; "" if there is none */
+    _Atomic(int) phase;       /* enum phase */
+    _Atomic(bool) has_failed; /* the engine's device: nothing can be served any more */
+    _Atomic(int) progress;    /* of loading, 0..1000 */
+    _Atomic(size_t) bodies;   /* bytes of bodies in flight */
+    lathe_engine *engine;     /* set before PHASE_READY, and then constant */
+    char model[256];          /* the model's id */
+    char *template;           /* chat_template.jinja; "" if there is none */
     char template_sha256[65];
     char eos_token[64];   /* "" if not known */
     char fingerprint[20]; /* "fp_": of the program, the template and the model's name */

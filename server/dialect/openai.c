@@ -186,11 +186,14 @@ static double rate(int32_t n, double ms)
     return ms > 0 ? n * 1e3 / ms : 0;
 }
 
-void openai_timings(struct buf *out, const lathe_usage *u)
+void openai_timings(struct buf *out, const struct server *s, const lathe_usage *u)
 {
+    if (s->options.no_timings)
+        return;
     int32_t n = u->prompt_tokens - u->cached_tokens;
     buf_printf(out,
-               "{\"prompt_n\":%d,\"cache_n\":%d,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,"
+               ",\"timings\":{\"prompt_n\":%d,\"cache_n\":%d,\"prompt_ms\":%.3f,\"prompt_per_"
+               "second\":%.3f,"
                "\"predicted_n\":%d,\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,"
                "\"draft_n\":%d,\"draft_n_accepted\":%d}",
                (int)n, (int)u->cached_tokens, u->prefill_ms, rate(n, u->prefill_ms),

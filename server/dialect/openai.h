@@ -14,8 +14,9 @@ bool openai_stream(struct exchange *x, const struct fields *f, struct generation
 
 void openai_string(struct buf *out, const char *s);
 void openai_usage(struct buf *out, const lathe_usage *u);
-/* In llama.cpp's names: cache_n + prompt_n is the prompt. */
-void openai_timings(struct buf *out, const lathe_usage *u);
+/* The member, with a comma before it, unless the server's options leave it out. In llama.cpp's names: cache_n + prompt_n
+ * is the prompt. */
+void openai_timings(struct buf *out, const struct server *s, const lathe_usage *u);
 /* "stop", "length", "tool_calls" */
 const char *openai_finish(lathe_finish finish);
 /* The entries of struct dialect by these names: neither asks for the state. */

@@ -323,8 +323,7 @@ static void put_reply(struct buf *out, const struct chat_state *s, const lathe_e
     openai_stop_reason(out, last);
     buf_puts(out, "}],\"usage\":");
     openai_usage(out, &last->usage);
-    buf_puts(out, ",\"timings\":");
-    openai_timings(out, &last->usage);
+    openai_timings(out, s->server, &last->usage);
     for (size_t i = 0; i < s->n_warnings; i++) {
         buf_puts(out, i ? "," : ",\"warnings\":[");
         openai_string(out, s->warning[i]);
@@ -356,8 +355,8 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
                "\"stop_reason\":",
                openai_finish(last->finish));
     openai_stop_reason(out, last);
-    buf_puts(out, "}],\"timings\":");
-    openai_timings(out, &last->usage);
+    buf_puts(out, "}]");
+    openai_timings(out, s->server, &last->usage);
     buf_puts(out, s->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
     if (s->include_usage) {
         begin_chunk(out, s);

@@ -172,8 +172,7 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
         buf_puts(out, "data: ");
     put_head(out, s);
     put_choice(out, buf_str(&s->text), s->text.len, last);
-    buf_puts(out, ",\"timings\":");
-    openai_timings(out, &last->usage);
+    openai_timings(out, s->server, &last->usage);
     out->over |= s->text.over;
     out->no_memory |= s->text.no_memory;
     if (!s->stream) {

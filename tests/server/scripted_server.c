@@ -133,7 +133,7 @@ int main(int argc, char **argv)
     server_ready(server, s.engine);
     fprintf(stderr, "lathe: serving on http://127.0.0.1:%d\n", (int)server_port(server));
     (void)sigwait(&set, &which);
-    server_drain(server, 1000);
+    server_drain(server, 0, 1000);
     server_close(server);
     lathe_engine_close(s.engine);
     buf_release(&text);

@@ -210,7 +210,7 @@ TEST(the_end_of_the_server)
         wait_for_requests(&r, 1, 5);
         const struct timespec pause = {.tv_nsec = 100000000};
         (void)nanosleep(&pause, NULL);
-        server_drain(r.server, 100);
+        server_drain(r.server, 0, 100);
         receive(fd, &b);
         CHECK(strstr(buf_str(&b), "shutting_down"));
         if (stream && has_text)

@@ -288,7 +288,7 @@ TEST(the_grace_of_a_shutdown_is_over)
     struct cell cells[N_CELLS];
     begin_all(&r, NULL, cells, "wait\n");
     wait_for_phases(&r, N_CELLS);
-    server_drain(r.server, 300);
+    server_drain(r.server, 0, 300);
     for (int i = 0; i < N_CELLS; i++) {
         receive(cells[i].fd, &cells[i].answer);
         check_failure(&cells[i], GRACE_OVER, has_head(&cells[i]));
@@ -302,7 +302,7 @@ TEST(a_shutdown_lets_running_requests_finish)
     struct rig r;
     struct cell cells[N_CELLS];
     begin_all(&r, NULL, cells, "pause 500\nfinish stop 5 0 3 0\n");
-    server_drain(r.server, 20000);
+    server_drain(r.server, 0, 20000);
     for (int i = 0; i < N_CELLS; i++) {
         receive(cells[i].fd, &cells[i].answer);
         check_success(&cells[i]);

@@ -1,0 +1,182 @@
+/* What operators of a server see and set, over the fake engine: health, limits, who may ask for which model. */
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fake_engine.h"
+#include "rig.h"
+#include "test.h"
+
+#define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"
+
+/* The answer to a GET, head and body; a heap string. */
+static char *get(const struct rig *r, const char *path, int *status)
+{
+    struct buf b;
+    int fd = connect_to(r);
+    char head[512];
+    int n = snprintf(head, sizeof head,
+                     "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    CHECK(write(fd, head, (size_t)n) == n);
+    receive(fd, &b);
+    CHECK(sscanf(buf_str(&b), "HTTP/1.1 %d", status) == 1);
+    char *copy = strdup(buf_str(&b));
+    buf_release(&b);
+    return copy;
+}
+
+static void check_get(const struct rig *r, const char *path, int want, const char *with)
+{
+    int status;
+    char *s = get(r, path, &status);
+    if (status != want || !strstr(s, with))
+        FAIL("%s: %d, expected %d with %s:\n%s", path, status, want, with, s);
+    free(s);
+}
+
+static void check_ask(const struct rig *r, const char *body, int want, const char *with)
+{
+    int status;
+    bool ended;
+    char *s = ask(r, body, &status, &ended);
+    if (status != want || !ended || !strstr(s, with))
+        FAIL("%s: %d, expected %d with %s:\n%s", body, status, want, with, s);
+    free(s);
+}
+
+TEST(a_device_that_failed_makes_the_server_unhealthy)
+{
+    static const char *const probe[] = {"/livez", "/ping", "/health", "/ready"};
+    struct rig r;
+    char script[80];
+    for (int at_submission = 0; at_submission < 2; at_submission++) {
+        open_rig(&r, NULL);
+        for (int i = 0; i < 4; i++)
+            check_get(&r, probe[i], 200, "{\"status\":\"ok\"}");
+        snprintf(script, sizeof script, "%s %d the device is gone\n",
+                 at_submission ? "refuse" : "error", LATHE_E_MEMORY);
+        fake_engine_script(r.engine, script);
+        check_ask(&r, ASK, 500, "the device is gone");
+        check_get(&r, "/livez", 200, "ok");
+        snprintf(script, sizeof script, "%s %d the device is gone\n",
+                 at_submission ? "refuse" : "error", LATHE_E_DEVICE);
+        fake_engine_script(r.engine, script);
+        check_ask(&r, ASK, 500, "internal_error");
+        for (int i = 0; i < 4; i++)
+            check_get(&r, probe[i], 503, "{\"status\":\"error\"}");
+        check_get(&r, "/api/hello", 200, "ok");
+        check_get(&r, "/v1/models", 200, "nano");
+        close_rig(&r);
+    }
+}
+
+static void *drain(void *arg)
+{
+    server_drain(((struct rig *)arg)->server, 1500, 1000);
+    return NULL;
+}
+
+TEST(a_server_that_leaves_still_serves_for_the_delay)
+{
+    struct rig r;
+    pthread_t thread;
+    int status = 200;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "text yes\nfinish stop 5 0 3 0\n");
+    CHECK(pthread_create(&thread, NULL, drain, &r) == 0);
+    while (status == 200) {
+        char *s = get(&r, "/ready", &status);
+        free(s);
+    }
+    check_get(&r, "/health", 503, "{\"status\":\"draining\"}");
+    check_get(&r, "/livez", 200, "Connection: close");
+    check_ask(&r, ASK, 200, "yes");
+    pthread_join(thread, NULL);
+    check_ask(&r, ASK, 503, "shutting_down");
+    close_rig(&r);
+}
+
+TEST(limits_and_names)
+{
+    static const char *const alias[] = {"nano", "org/other"};
+    struct rig r;
+    struct server_options o;
+    server_options_init(&o);
+    o.alias = (struct names){alias, 2};
+    o.strict_model = true;
+    o.default_max_tokens = 77;
+    o.no_timings = true;
+    open_rig(&r, &o);
+    fake_engine_script(r.engine, "text yes\nfinish stop 5 0 3 0\n");
+#define WITH(more) "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]," more "}"
+    check_ask(&r, ASK, 200, "yes");
+    CHECK_INT(fake_engine_last(r.engine)->max_tokens, 77);
+    check_ask(&r, WITH("\"max_tokens\":100"), 200, "yes");
+    CHECK_INT(fake_engine_last(r.engine)->max_tokens, 100);
+    check_ask(&r, WITH("\"model\":\"org/other:tag\""), 200, "\"model\":\"org/other:tag\"");
+    check_ask(&r, WITH("\"model\":\"gpt\""), 404, "model_not_found");
+    check_ask(&r, WITH("\"model\":\"gpt\",\"stream\":true"), 404,
+              "there is no model gpt, only nano");
+    int status;
+    bool ended;
+    char *s = ask_at(&r, "/v1/messages/count_tokens", WITH("\"model\":\"gpt\""), &status, &ended);
+    CHECK(status == 404 && strstr(s, "not_found_error"));
+    free(s);
+    for (int stream = 0; stream < 2; stream++) {
+        char *body = with_stream(ASK, stream);
+        s = ask(&r, body, &status, &ended);
+        CHECK(status == 200 && !strstr(s, "timings"));
+        free(s);
+        free(body);
+    }
+    close_rig(&r);
+}
+
+TEST(a_reply_in_one_piece_shows_signs_of_life)
+{
+    struct rig r;
+    struct server_options o;
+    struct buf b;
+    server_options_init(&o);
+    o.json_keepalive_s = 1;
+    open_rig(&r, &o);
+    fake_engine_script(r.engine, "pause 2500\ntext yes\nfinish stop 5 0 3 0\n");
+    int fd = connect_to(&r);
+    send_request(fd, ASK);
+    receive(fd, &b);
+    char *body = strstr(buf_str(&b), "\r\n\r\n");
+    CHECK(body && strncmp(b.data, "HTTP/1.1 200", 12) == 0 && join_chunks(body + 4));
+    CHECK(body[4] == '\n' && strstr(body, "{\"id\""));
+    buf_release(&b);
+    close_rig(&r);
+}
+
+/* Nothing is read. The engine says 5 MB, of which the sockets take at most 4 MiB, and the rest is less than what the server holds
+ * for a client. */
+TEST(a_client_that_takes_nothing_is_cut_off)
+{
+    struct rig r;
+    struct server_options o;
+    struct buf script;
+    int small = 4096;
+    server_options_init(&o);
+    o.write_timeout_s = 1;
+    open_rig(&r, &o);
+    buf_init(&script, 64 << 20);
+    for (int i = 0; i < 3400; i++)
+        buf_printf(&script, "text %01500d\nstep\n", i);
+    buf_puts(&script, "wait\n");
+    fake_engine_script(r.engine, buf_str(&script));
+    char *body = with_stream(ASK, true);
+    int fd = connect_to(&r);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
+    send_request(fd, body);
+    wait_for_requests(&r, 1, 10);
+    wait_for_requests(&r, 0, 20);
+    (void)close(fd);
+    free(body);
+    buf_release(&script);
+    close_rig(&r);
+}
