@@ -1,5 +1,7 @@
 #include "generate.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -9,9 +11,25 @@ enum {
     ARENA_LIMIT = 64 << 20,
     COUNT_ARENA = 16 << 20,
     PIECE_LIMIT = 64 << 20,
-    WAIT_MS = 100,        /* for an event, before the client is looked at */
+    WAIT_MS = 100, /* for an event, before the client is looked at */
+    HELD_TOKENS = 32,
+    MAX_TOP = 20,         /* alternatives beside a token */
     HEAD_MS = 5000,       /* from then on a stream has its head, and no status any more */
     KEEPALIVE_MS = 10000, /* of silence on a stream */
+};
+
+/* Rung by the engine when a request has an event. */
+struct bell {
+    pthread_mutex_t lock;
+    pthread_cond_t rung;
+    bool is_rung;
+};
+
+/* Tokens whose piece is not known yet. */
+struct held {
+    lathe_event ev[HELD_TOKENS];
+    lathe_candidate top[HELD_TOKENS][MAX_TOP];
+    int32_t n;
 };
 
 struct run {
@@ -19,13 +37,18 @@ struct run {
     const struct dialect *d;
     void *state;
     struct generation g;
-    lathe_request *request;
+    lathe_request **request; /* [n_choices], of which n_begun; closed at the end */
+    bool *is_over;           /* [n_choices] */
+    int32_t n_choices, n_begun, n_over;
+    struct bell bell;
     struct buf out;    /* of a stream, until it is written */
     lathe_event piece; /* type and index of what `text` holds; NONE: nothing */
     struct buf text;
+    struct held held;
     int64_t started_ms, moved_ms;
     bool is_accepted;   /* by a slot */
     lathe_usage known;  /* of the prompt */
+    lathe_event last;   /* the finish of the choice that ended last; its usage is that of all */
     bool is_probed;     /* something was written to a half-closed connection */
     bool is_gone;       /* the client */
     struct failure why; /* of what the server ended itself */
@@ -36,6 +59,50 @@ static int64_t now_ms(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- The bell ------------------------------------------------------------------------------- */
+
+static void bell_open(struct bell *b)
+{
+    pthread_condattr_t attr;
+    (void)pthread_mutex_init(&b->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&b->rung, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+static void bell_close(struct bell *b)
+{
+    (void)pthread_cond_destroy(&b->rung);
+    (void)pthread_mutex_destroy(&b->lock);
+}
+
+static void ring(void *ctx)
+{
+    struct bell *b = ctx;
+    pthread_mutex_lock(&b->lock);
+    b->is_rung = true;
+    pthread_cond_signal(&b->rung);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Until it was rung since the last time, or for WAIT_MS. */
+static void bell_wait(struct bell *b)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += WAIT_MS * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&b->lock);
+    while (!b->is_rung && pthread_cond_timedwait(&b->rung, &b->lock, &until) == 0)
+        continue;
+    b->is_rung = false;
+    pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- Output --------------------------------------------------------------------------------- */
@@ -56,10 +123,16 @@ static void begin(struct run *r)
         r->d->head(&r->out, r->state, &r->known);
 }
 
+static void cancel_all(struct run *r)
+{
+    for (int32_t i = 0; i < r->n_begun; i++)
+        lathe_request_cancel(r->request[i]);
+}
+
 static void give_up(struct run *r)
 {
     r->is_gone = true;
-    lathe_request_cancel(r->request);
+    cancel_all(r);
 }
 
 static void write_out(struct run *r)
@@ -106,24 +179,60 @@ static void flush_piece(struct run *r)
     buf_clear(&r->text);
 }
 
+/* Shows the tokens that are held: they belong to what is shown next. */
+static void release_tokens(struct run *r)
+{
+    for (int32_t i = 0; i < r->held.n; i++)
+        r->d->event(output(r), r->state, &r->held.ev[i]);
+    r->held.n = 0;
+}
+
+static void flush_all(struct run *r)
+{
+    flush_piece(r);
+    release_tokens(r);
+}
+
+static void hold_token(struct run *r, const lathe_event *ev)
+{
+    struct held *h = &r->held;
+    if (h->n == HELD_TOKENS)
+        flush_all(r);
+    lathe_token_info *token = &h->ev[h->n].token;
+    h->ev[h->n] = *ev;
+    token->n_top = token->n_top < MAX_TOP ? token->n_top : MAX_TOP;
+    if (token->n_top > 0)
+        memcpy(h->top[h->n], ev->token.top, (size_t)token->n_top * sizeof *h->top[0]);
+    token->top = h->top[h->n++];
+}
+
+static void take_piece(struct run *r, const lathe_event *ev)
+{
+    if (ev->n_text == 0)
+        return;
+    if (r->piece.type != ev->type || r->piece.index != ev->index)
+        flush_piece(r);
+    release_tokens(r);
+    r->piece = (lathe_event){.type = ev->type, .index = ev->index};
+    buf_append(&r->text, ev->text, ev->n_text);
+}
+
 static void take_event(struct run *r, const lathe_event *ev)
 {
     switch (ev->type) {
     case LATHE_EVENT_ACCEPTED:
+        if (!r->is_accepted)
+            r->known = ev->usage;
         r->is_accepted = true;
-        r->known = ev->usage;
         r->d->event(output(r), r->state, ev);
+        return;
+    case LATHE_EVENT_TOKEN:
+        hold_token(r, ev);
         return;
     case LATHE_EVENT_REASONING:
     case LATHE_EVENT_TEXT:
     case LATHE_EVENT_CALL_ARGS:
-        if (ev->n_text == 0)
-            return;
-        if (r->piece.type != ev->type || r->piece.index != ev->index) {
-            flush_piece(r);
-            r->piece = (lathe_event){.type = ev->type, .index = ev->index};
-        }
-        buf_append(&r->text, ev->text, ev->n_text);
+        take_piece(r, ev);
         return;
     case LATHE_EVENT_PROGRESS:
         if (!r->g.show_progress)
@@ -134,28 +243,54 @@ static void take_event(struct run *r, const lathe_event *ev)
     case LATHE_EVENT_CALL_END:
         break;
     case LATHE_EVENT_NONE:
-    case LATHE_EVENT_TOKEN:
     case LATHE_EVENT_FINISH:
         return;
     }
-    flush_piece(r);
+    flush_all(r);
     lathe_event timed = *ev;
     timed.usage.prefill_ms = (double)(now_ms() - r->started_ms);
     show(r, &timed);
 }
 
-static bool judge(struct run *r, const lathe_event *last)
+/* ---- The end -------------------------------------------------------------------------------- */
+
+static void add_spec(lathe_spec_stats *sum, const lathe_spec_stats *s)
 {
-    lathe_error err;
-    if (r->why.condition != FINE)
-        return false;
-    if (last->finish == LATHE_FINISH_ERROR)
-        return refuse_status(&r->why, &last->error);
-    if (last->finish == LATHE_FINISH_CANCELLED)
-        return refuse(&r->why, DRAINING, "the server is shutting down");
-    if (buf_check(&r->out, "the answer", &err) || buf_check(&r->text, "the answer", &err))
-        return refuse_status(&r->why, &err);
-    return true;
+    sum->rounds += s->rounds;
+    sum->drafted += s->drafted;
+    sum->accepted += s->accepted;
+    for (int32_t i = 0; i < LATHE_MAX_DRAFT; i++) {
+        sum->drafted_at[i] += s->drafted_at[i];
+        sum->accepted_at[i] += s->accepted_at[i];
+    }
+    for (int32_t i = 0; i <= LATHE_MAX_DRAFT; i++)
+        sum->histogram[i] += s->histogram[i];
+    sum->draft_ms += s->draft_ms;
+    sum->verify_ms += s->verify_ms;
+    sum->commit_ms += s->commit_ms;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* A prompt counts once, whatever the number of its answers; choices run at the same time. */
+static void add_usage(lathe_usage *sum, const lathe_usage *u, bool is_first_of_prompt)
+{
+    if (is_first_of_prompt) {
+        sum->prompt_tokens += u->prompt_tokens;
+        sum->cached_tokens += u->cached_tokens;
+        sum->common_tokens += u->common_tokens;
+        sum->miss = u->miss;
+    }
+    sum->completion_tokens += u->completion_tokens;
+    sum->reasoning_tokens += u->reasoning_tokens;
+    sum->repaired_calls += u->repaired_calls;
+    sum->queue_ms = larger(sum->queue_ms, u->queue_ms);
+    sum->prefill_ms = larger(sum->prefill_ms, u->prefill_ms);
+    sum->decode_ms = larger(sum->decode_ms, u->decode_ms);
+    add_spec(&sum->spec, &u->spec);
 }
 
 static void note_failure(struct run *r, const lathe_error *err)
@@ -164,19 +299,55 @@ static void note_failure(struct run *r, const lathe_error *err)
         atomic_store(&r->x->server->has_failed, true);
 }
 
-static void finish(struct run *r, const lathe_event *last)
+static bool judge(struct run *r, const lathe_event *last)
 {
-    flush_piece(r);
-    if (last->finish == LATHE_FINISH_ERROR)
+    if (r->why.condition != FINE)
+        return false;
+    if (last->finish == LATHE_FINISH_ERROR) {
         note_failure(r, &last->error);
-    r->x->record.finish = last->finish;
-    r->x->record.usage = last->usage;
+        return refuse_status(&r->why, &last->error);
+    }
+    if (last->finish == LATHE_FINISH_CANCELLED)
+        return refuse(&r->why, DRAINING, "the server is shutting down");
+    return true;
+}
+
+/* What one choice comes to; a failure ends the others. */
+static void end_choice(struct run *r, int32_t choice, const lathe_event *ev)
+{
+    lathe_usage sum = r->last.usage;
+    if (r->g.show_stop && ev->finish == LATHE_FINISH_STOP_STRING && ev->text) {
+        lathe_event stop = {.type = LATHE_EVENT_TEXT, .text = ev->text, .n_text = ev->n_text};
+        take_piece(r, &stop);
+    }
+    flush_all(r);
+    r->is_over[choice] = true;
+    r->n_over++;
+    add_usage(&sum, &ev->usage, r->g.n <= 1 || choice % r->g.n == 0);
+    r->last = *ev;
+    r->last.usage = sum;
+    if (r->is_gone)
+        return;
+    if (judge(r, ev))
+        r->d->event(output(r), r->state, ev);
+    else
+        cancel_all(r);
+}
+
+static void finish(struct run *r)
+{
+    lathe_error err;
+    r->x->record.finish = r->last.finish;
+    r->x->record.usage = r->last.usage;
     r->x->record.is_gone = r->is_gone;
     if (r->is_gone) {
         stream_break(r->x);
         return;
     }
-    bool ok = judge(r, last);
+    if (r->why.condition == FINE &&
+        (buf_check(&r->out, "the answer", &err) || buf_check(&r->text, "the answer", &err)))
+        (void)refuse_status(&r->why, &err);
+    bool ok = r->why.condition == FINE;
     if (!ok) {
         r->x->record.finish = LATHE_FINISH_ERROR;
         r->x->failure = r->why;
@@ -192,7 +363,7 @@ static void finish(struct run *r, const lathe_event *last)
     if (r->g.stream)
         begin(r);
     if (ok)
-        r->d->finish(output(r), r->state, last);
+        r->d->finish(output(r), r->state, &r->last);
     else
         r->d->error(output(r), r->state, &r->why);
     if (stream_begun(r->x))
@@ -214,9 +385,8 @@ static void watch_peer(struct run *r)
 
 static void end_with(struct run *r, enum condition c, const char *what)
 {
-    if (refuse(&r->why, c, "%s", what))
-        return;
-    lathe_request_cancel(r->request);
+    (void)refuse(&r->why, c, "%s", what);
+    cancel_all(r);
 }
 
 static void watch_time(struct run *r)
@@ -239,27 +409,107 @@ static void watch_time(struct run *r)
         keep_alive(r);
 }
 
-static void follow(struct run *r)
+/* ---- Choices -------------------------------------------------------------------------------- */
+
+/* The options of one. */
+static lathe_request_options options_of(struct run *r, int32_t choice)
+{
+    const struct generation *g = &r->g;
+    lathe_request_options o = g->options;
+    int32_t n = g->n > 1 ? g->n : 1;
+    if (g->prompt) {
+        o.token = g->prompt[choice / n].id;
+        o.n_token = g->prompt[choice / n].n;
+    }
+    if (o.sampling.seed >= 0)
+        o.sampling.seed =
+            (int64_t)(((uint64_t)o.sampling.seed + (uint64_t)(choice % n)) & (uint64_t)INT64_MAX);
+    o.notify = ring;
+    o.notify_ctx = &r->bell;
+    return o;
+}
+
+/* As many as slots run at once. The first one is refused where the engine has no room, later ones wait for it. */
+static void begin_choices(struct run *r)
+{
+    lathe_error err;
+    while (r->n_begun < r->n_choices && r->n_begun - r->n_over < r->x->server->options.n_slots &&
+           r->why.condition == FINE && !r->is_gone) {
+        lathe_request_options o = options_of(r, r->n_begun);
+        lathe_request **request = &r->request[r->n_begun];
+        lathe_status st = lathe_request_submit(r->x->server->engine, &o, request, &err);
+        if (st == LATHE_E_BUSY && r->n_begun > 0)
+            return;
+        if (st) {
+            note_failure(r, &err);
+            (void)refuse_status(&r->why, &err);
+            cancel_all(r);
+            return;
+        }
+        if (r->n_begun++ == 0)
+            r->known.prompt_tokens = lathe_request_prompt_tokens(*request);
+        if (r->d->choose)
+            r->d->choose(r->state, r->n_begun - 1, *request);
+    }
+}
+
+/* What a choice has now. */
+static void drain(struct run *r, int32_t choice)
 {
     lathe_event ev;
-    for (;;) {
-        lathe_request_next(r->request, WAIT_MS, &ev);
-        while (ev.type != LATHE_EVENT_NONE) {
-            if (ev.type == LATHE_EVENT_FINISH) {
-                finish(r, &ev);
-                return;
-            }
-            take_event(r, &ev);
-            lathe_request_next(r->request, 0, &ev);
+    lathe_request_next(r->request[choice], 0, &ev);
+    if (ev.type != LATHE_EVENT_NONE && r->d->choose)
+        r->d->choose(r->state, choice, r->request[choice]);
+    while (ev.type != LATHE_EVENT_NONE) {
+        if (ev.type == LATHE_EVENT_FINISH) {
+            end_choice(r, choice, &ev);
+            return;
         }
-        flush_piece(r);
-        write_out(r);
-        if (r->is_gone)
-            continue;
-        watch_peer(r);
-        watch_time(r);
-        write_out(r);
+        take_event(r, &ev);
+        lathe_request_next(r->request[choice], 0, &ev);
     }
+    flush_all(r);
+}
+
+static bool is_going_on(const struct run *r)
+{
+    bool may_begin = r->why.condition == FINE && !r->is_gone && r->n_begun < r->n_choices;
+    return r->n_over < r->n_begun || may_begin;
+}
+
+static void follow(struct run *r)
+{
+    begin_choices(r);
+    if (r->n_begun == 0) {
+        r->x->failure = r->why;
+        return;
+    }
+    r->x->record.dialect = r->d->name;
+    for (;;) {
+        for (int32_t i = 0; i < r->n_begun; i++)
+            if (!r->is_over[i])
+                drain(r, i);
+        if (!is_going_on(r))
+            break;
+        write_out(r);
+        if (!r->is_gone) {
+            watch_peer(r);
+            watch_time(r);
+            write_out(r);
+        }
+        begin_choices(r);
+        bell_wait(&r->bell);
+    }
+    finish(r);
+}
+
+static bool make_room(struct run *r)
+{
+    size_t n = (r->g.n > 1 ? (size_t)r->g.n : 1) * (r->g.prompt ? r->g.n_prompts : 1);
+    r->request = arena_calloc(&r->g.arena, n, sizeof *r->request);
+    r->is_over = arena_calloc(&r->g.arena, n, sizeof *r->is_over);
+    r->n_choices = (int32_t)n;
+    return (r->request && r->is_over) || refuse(&r->x->failure, INTERNAL, "out of memory");
 }
 
 static bool check_model(struct exchange *x)
@@ -283,28 +533,29 @@ static bool parse(struct run *r)
 
 void generate(struct exchange *x, const struct dialect *d)
 {
-    struct run r = {.x = x, .d = d};
-    lathe_error err;
-    r.started_ms = r.moved_ms = now_ms();
-    arena_init(&r.g.arena, ARENA_LIMIT);
-    buf_init(&r.out, PIECE_LIMIT);
-    buf_init(&r.text, PIECE_LIMIT);
-    if (parse(&r)) {
-        if (lathe_request_submit(x->server->engine, &r.g.options, &r.request, &err)) {
-            (void)refuse_status(&x->failure, &err);
-            note_failure(&r, &err);
-        } else {
-            x->record.dialect = d->name;
-            r.known.prompt_tokens = lathe_request_prompt_tokens(r.request);
-            follow(&r);
-        }
-        lathe_request_close(r.request);
+    struct run *r = calloc(1, sizeof *r);
+    if (!r) {
+        (void)refuse(&x->failure, INTERNAL, "out of memory");
+        return;
     }
-    d->release(r.state);
-    chat_release(&r.g.chat);
-    buf_release(&r.out);
-    buf_release(&r.text);
-    arena_release(&r.g.arena);
+    r->x = x;
+    r->d = d;
+    r->started_ms = r->moved_ms = now_ms();
+    bell_open(&r->bell);
+    arena_init(&r->g.arena, ARENA_LIMIT);
+    buf_init(&r->out, PIECE_LIMIT);
+    buf_init(&r->text, PIECE_LIMIT);
+    if (parse(r) && make_room(r))
+        follow(r);
+    for (int32_t i = 0; i < r->n_begun; i++)
+        lathe_request_close(r->request[i]);
+    bell_close(&r->bell);
+    d->release(r->state);
+    chat_release(&r->g.chat);
+    buf_release(&r->out);
+    buf_release(&r->text);
+    arena_release(&r->g.arena);
+    free(r);
 }
 
 bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)

@@ -290,8 +290,8 @@ static void release(void *state)
     buf_release(&s->piece);
 }
 
-static const struct dialect dialect = {"messages", parse, head,   event,
-                                       keepalive,  error, finish, release};
+static const struct dialect dialect = {"messages", parse,  head,    event, keepalive,
+                                       error,      finish, release, NULL};
 
 void messages(struct exchange *x)
 {

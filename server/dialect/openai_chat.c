@@ -377,8 +377,8 @@ static void release(void *state)
     buf_release(&s->calls);
 }
 
-static const struct dialect dialect = {"chat",           parse,        head,   event,
-                                       openai_keepalive, openai_error, finish, release};
+static const struct dialect dialect = {"chat",       parse,  head,    event, openai_keepalive,
+                                       openai_error, finish, release, NULL};
 
 void chat_completions(struct exchange *x)
 {

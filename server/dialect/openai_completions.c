@@ -201,7 +201,7 @@ static void release(void *state)
 
 void completions(struct exchange *x)
 {
-    static const struct dialect dialect = {"completions",    parse,        head,   event,
-                                           openai_keepalive, openai_error, finish, release};
+    static const struct dialect dialect = {"completions", parse,  head,    event, openai_keepalive,
+                                           openai_error,  finish, release, NULL};
     generate(x, &dialect);
 }

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "text/parse.h"
+#include "text/text.h"
+
 struct lathe_engine {
     lathe_text *text;
     char *script;
@@ -19,14 +22,32 @@ struct lathe_engine {
     lathe_slot_info slot[FAKE_SLOTS];
 };
 
+/* An event that the parser made. */
+struct parsed {
+    lathe_event ev;
+    char *text, id[64], name[128];
+};
+
 struct lathe_request {
     lathe_engine *engine;
+    lathe_prompt prompt; /* its tokens alone, and whether a think block is open */
+    int32_t *prompt_id;  /* [prompt tokens of the script] */
+    struct parser *parser;
+    struct parsed *parsed; /* [n_parsed], of which n_shown */
+    size_t n_parsed, n_shown;
+    lathe_event end; /* behind them; type NONE: nothing yet */
     uint64_t number;
     char *script, *at; /* at: the next line */
     _Atomic(bool) is_cancelled;
     bool is_finished, is_waiting;
     double paused_until; /* seconds; 0: not in a pause */
     int32_t index;       /* of the call that is open */
+    int n_ids;
+    int32_t n_scored;  /* tokens of the prompt */
+    lathe_usage usage; /* with tokens */
+    lathe_candidate top[20];
+    void (*notify)(void *ctx);
+    void *notify_ctx;
     char text[4096], id[64], name[128];
 };
 
@@ -150,6 +171,83 @@ static size_t unescape(const char *s, size_t n, char *out, size_t room)
     return len;
 }
 
+/* ---- Requests ------------------------------------------------------------------------------- */
+
+static lathe_status keep(void *ctx, const struct parse_event *ev, lathe_error *err)
+{
+    lathe_request *r = ctx;
+    struct parsed *more = realloc(r->parsed, (r->n_parsed + 1) * sizeof *more);
+    char *text = strndup(ev->text, ev->n);
+    if (more)
+        r->parsed = more;
+    if (!more || !text)
+        return fail_memory(err, ev->n);
+    struct parsed *p = &more[r->n_parsed++];
+    *p = (struct parsed){.ev = {.type = ev->type, .index = ev->index, .n_text = ev->n},
+                         .text = text};
+    if (ev->call_id)
+        (void)snprintf(p->id, sizeof p->id, "%s", ev->call_id);
+    if (ev->name)
+        (void)snprintf(p->name, sizeof p->name, "%s", ev->name);
+    return LATHE_OK;
+}
+
+static void make_call_id(void *ctx, char id[CALL_ID_SIZE])
+{
+    lathe_request *r = ctx;
+    (void)snprintf(id, CALL_ID_SIZE, "call_%024d", ++r->n_ids);
+}
+
+static bool next_parsed(lathe_request *r, lathe_event *out)
+{
+    if (r->n_shown == r->n_parsed)
+        return false;
+    struct parsed *p = &r->parsed[r->n_shown++];
+    *out = p->ev;
+    out->text = p->text;
+    out->call_id = p->id;
+    out->name = p->name;
+    return true;
+}
+
+/* As the engine does. */
+static lathe_status read_prompt(lathe_request *r, const lathe_request_options *o, lathe_error *err)
+{
+    const lathe_text *text = r->engine->text;
+    struct parse_options po = {.tools = o->conversation ? o->conversation->tools : NULL,
+                               .max_calls = o->max_calls,
+                               .stop = o->stop,
+                               .n_stop = o->n_stop,
+                               .sink = keep,
+                               .sink_ctx = r,
+                               .make_id = make_call_id,
+                               .make_id_ctx = r};
+    lathe_status st = LATHE_OK;
+    size_t n_script = (size_t)lathe_request_prompt_tokens(r);
+    if (o->conversation)
+        st = text_render_request(text, o->conversation, &r->prompt, err);
+    else if (o->text)
+        st = lathe_tokenize(text, o->text, o->n_text, o->control, &r->prompt.tokens, err);
+    const int32_t *id = o->token ? o->token : r->prompt.tokens.id;
+    size_t n = o->token ? o->n_token : r->prompt.tokens.n;
+    r->prompt_id = calloc(n_script + 1, sizeof *r->prompt_id);
+    if (!r->prompt_id)
+        return fail_memory(err, n_script);
+    if (!st && n)
+        memcpy(r->prompt_id, id, (n < n_script ? n : n_script) * sizeof *id);
+    po.thinking_open = r->prompt.thinking_open && !o->no_parse;
+    if (o->no_parse)
+        po.tools = NULL;
+    else if (o->conversation && o->conversation->callable_tools)
+        po.tools = o->conversation->callable_tools;
+    return st ? st : parser_open(&r->parser, &po, err);
+}
+
+const int32_t *lathe_request_prompt(const lathe_request *r)
+{
+    return r->prompt_id;
+}
+
 lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err)
 {
@@ -166,10 +264,16 @@ lathe_status lathe_request_submit(lathe_engine *e, const lathe_request_options *
     r->script = strdup(script);
     r->at = r->script;
     r->index = -1;
+    r->notify = o->notify;
+    r->notify_ctx = o->notify_ctx;
     r->number = atomic_fetch_add(&e->n_requests, 1) + 1;
     atomic_fetch_add(&e->n_open, 1);
-    *request = r;
-    return LATHE_OK;
+    lathe_status st = read_prompt(r, o, err);
+    if (st)
+        lathe_request_close(r);
+    else
+        *request = r;
+    return st;
 }
 
 uint64_t lathe_request_number(const lathe_request *r)
@@ -213,6 +317,33 @@ static void finish(lathe_request *r, lathe_event *ev, const char *line, size_t n
     r->is_finished = true;
 }
 
+/* "token ID LOGPROB [ID LOGPROB]...", "end_token ..." and "prompt_token ...". */
+static bool read_token(lathe_request *r, const char *line, lathe_event *ev)
+{
+    int at = 0;
+    lathe_token_info *t = &ev->token;
+    bool is_prompt = strncmp(line, "prompt_", 7) == 0;
+    t->is_end = strncmp(line, "end_", 4) == 0;
+    line += is_prompt ? 7 : t->is_end ? 4 : 0;
+    if (sscanf(line, "token %d %f%n", &t->id, &t->logprob, &at) != 2)
+        return false;
+    ev->type = LATHE_EVENT_TOKEN;
+    t->top = r->top;
+    for (line += at; t->n_top < 20; line += at) {
+        lathe_candidate *c = &r->top[t->n_top];
+        if (*line == '\n' || sscanf(line, "%*[ ]%d %f%n", &c->id, &c->logprob, &at) != 2)
+            break;
+        t->n_top++;
+    }
+    t->position =
+        is_prompt ? ++r->n_scored : lathe_request_prompt_tokens(r) + r->usage.completion_tokens++;
+    r->usage.prompt_tokens = lathe_request_prompt_tokens(r);
+    r->usage.prefill_ms = 10;
+    r->usage.decode_ms = 20 * r->usage.completion_tokens;
+    ev->usage = r->usage;
+    return true;
+}
+
 /* One line as an event; false: it is none. */
 static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event *ev)
 {
@@ -228,6 +359,14 @@ static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event 
     } else if (n > 10 && memcmp(line, "reasoning ", 10) == 0) {
         ev->type = LATHE_EVENT_REASONING;
         set_text(r, ev, line + 10, n - 10);
+    } else if (n > 4 && memcmp(line, "raw ", 4) == 0) {
+        lathe_event raw;
+        set_text(r, &raw, line + 4, n - 4);
+        if (parser_feed(r->parser, raw.text, raw.n_text, NULL))
+            abort();
+        return next_parsed(r, ev);
+    } else if (read_token(r, line, ev)) {
+        return true;
     } else if (n > 5 && memcmp(line, "text ", 5) == 0) {
         ev->type = LATHE_EVENT_TEXT;
         set_text(r, ev, line + 5, n - 5);
@@ -290,9 +429,35 @@ static void note_wait(lathe_request *r, bool is_waiting)
     r->is_waiting = is_waiting;
 }
 
+/* A finish that raw text came before: what the parser held back is shown first, and it may know better. */
+static void end_parser(lathe_request *r, lathe_event *ev)
+{
+    bool is_own = ev->type == LATHE_EVENT_FINISH && ev->finish < LATHE_FINISH_CANCELLED;
+    if (!is_own || !strstr(r->script, "\nraw "))
+        return;
+    if (parser_finish(r->parser, ev->finish, &ev->finish, NULL))
+        abort();
+    if (ev->finish == LATHE_FINISH_STOP_STRING) {
+        ev->text = parser_stop_string(r->parser);
+        ev->n_text = strlen(ev->text);
+    }
+    r->end = *ev;
+    if (next_parsed(r, ev))
+        return;
+    *ev = r->end;
+    r->end.type = LATHE_EVENT_NONE;
+}
+
 void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
 {
     *out = (lathe_event){.type = LATHE_EVENT_NONE};
+    if (next_parsed(r, out))
+        return;
+    if (r->end.type != LATHE_EVENT_NONE) {
+        *out = r->end;
+        r->end.type = LATHE_EVENT_NONE;
+        return;
+    }
     while (!r->is_finished) {
         size_t n = strcspn(r->at, "\n");
         bool is_wait = strncmp(r->at, "wait", 4) == 0 || is_in_pause(r);
@@ -307,15 +472,20 @@ void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
             sleep_ms(timeout_ms > 20 ? 20 : timeout_ms);
             return;
         }
-        /* A step ends the batch; the next call that waits goes on. */
-        if (strncmp(r->at, "step", 4) == 0 && timeout_ms == 0)
-            return;
         const char *line = r->at;
         n = strcspn(line, "\n");
         r->at += n + (line[n] == '\n');
-        if (n && read_line(r, line, n, out))
+        /* A step ends the batch. */
+        if (strncmp(line, "step", 4) == 0) {
+            if (r->notify)
+                r->notify(r->notify_ctx);
             return;
-        if (n && strncmp(line, "step", 4) != 0)
+        }
+        if (n && read_line(r, line, n, out)) {
+            end_parser(r, out);
+            return;
+        }
+        if (n && strncmp(line, "raw ", 4) != 0)
             abort();
         if (!n && !*r->at)
             abort(); /* a script without an end */
@@ -333,6 +503,12 @@ void lathe_request_close(lathe_request *r)
         return;
     note_wait(r, false);
     atomic_fetch_sub(&r->engine->n_open, 1);
+    parser_close(r->parser);
+    lathe_prompt_release(&r->prompt);
+    for (size_t i = 0; i < r->n_parsed; i++)
+        free(r->parsed[i].text);
+    free(r->parsed);
+    free(r->prompt_id);
     free(r->script);
     free(r);
 }

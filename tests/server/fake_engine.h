@@ -9,6 +9,8 @@
  *     reasoning TEXT        reasoning_end
  *     text TEXT
  *     call ID NAME          args TEXT          end
+ *     raw TEXT              what the model said, through the parser, which the finish then ends
+ *     token ID LOGPROB [ID LOGPROB]...   with alternatives; end_token: the one that ends it; prompt_token: of the prompt
  *     step                  what follows comes in a later step
  *     pause MS              nothing comes for so long
  *     wait                  for the cancel: a request that goes on
