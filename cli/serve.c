@@ -25,6 +25,8 @@ static const char help[] =
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
+    "  --responses-store N    responses that are kept (256)\n"
+    "  --responses-reasoning summary|content|both|none  (as requests ask)\n"
     "  --strict-model         no other names than the model's are taken\n"
     "  --timings on|off       in replies (on)\n"
     "  --drain-delay S        at the end, not ready but serving (0)\n"
@@ -44,6 +46,8 @@ struct serve {
     struct engine_args engine;
     const char *host, *unknown, *log, *timings;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
+    const char *responses_reasoning;
+    int64_t responses_store;
     int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
     int64_t default_max_tokens;
     bool strict_model;
@@ -70,6 +74,9 @@ static void add_options(struct serve *v)
     option_int(o, "--queue", NULL, &v->queue, 0, 100000);
     option_word(o, "--unknown-fields", NULL, &v->unknown, "warn|error");
     option_word(o, "--log", NULL, &v->log, "text|json|off");
+    option_word(o, "--responses-reasoning", NULL, &v->responses_reasoning,
+                "summary|content|both|none");
+    option_int(o, "--responses-store", NULL, &v->responses_store, 0, 65536);
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
     option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
     option_int(o, "--max-connections", NULL, &v->max_connections, 1, 100000);
@@ -92,6 +99,7 @@ static void add_options(struct serve *v)
     v->body_memory = 512;
     v->max_connections = 1024;
     v->drain_timeout = 30;
+    v->responses_store = 256;
 }
 
 static struct names names_of(const struct option_list *l)
@@ -103,6 +111,15 @@ static void print_line(void *ctx, const char *line)
 {
     (void)ctx;
     fprintf(stderr, "%s\n", line);
+}
+
+static enum responses_reasoning reasoning_of(const char *word)
+{
+    return !word                          ? RESPONSES_REASONING_ASKED
+           : strcmp(word, "summary") == 0 ? RESPONSES_REASONING_SUMMARY
+           : strcmp(word, "content") == 0 ? RESPONSES_REASONING_CONTENT
+           : strcmp(word, "both") == 0    ? RESPONSES_REASONING_BOTH
+                                          : RESPONSES_REASONING_NONE;
 }
 
 static void fill(struct serve *v, struct server_options *o)
@@ -134,6 +151,8 @@ static void fill(struct serve *v, struct server_options *o)
     o->max_body = (size_t)v->max_body << 20;
     o->body_memory = (size_t)v->body_memory << 20;
     o->max_connections = (int32_t)v->max_connections;
+    o->n_responses = (int32_t)v->responses_store;
+    o->responses_reasoning = reasoning_of(v->responses_reasoning);
 }
 
 /* ---- Signals: taken by one thread, which ends the process at the second --------------------- */

@@ -9,5 +9,10 @@ void completions(struct exchange *x);
 void messages(struct exchange *x);
 void messages_count_tokens(struct exchange *x);
 void chat_input_tokens(struct exchange *x);
+void responses(struct exchange *x);
+void responses_input_tokens(struct exchange *x);
+/* Of stored responses. */
+void responses_get(struct exchange *x);
+void responses_delete(struct exchange *x);
 
 #endif

@@ -23,6 +23,7 @@ static const struct words {
     [UNSUPPORTED_FIELD] = {400, invalid, "unsupported_parameter", invalid, 0},
     [UNSUPPORTED_VALUE] = {400, invalid, "unsupported_value", invalid, 0},
     [PROMPT_TOO_LONG] = {400, invalid, "context_length_exceeded", invalid, 0},
+    [PREVIOUS_NOT_FOUND] = {400, invalid, "previous_response_not_found", invalid, 0},
     [THREAD_UNSUPPORTED] = {400, invalid, "unsupported_parameter", invalid, 0},
     [BAD_KEY] = {401, invalid, "invalid_api_key", "authentication_error", 0},
     [HOST_REFUSED] = {403, invalid, "host_not_allowed", "permission_error", 0},

@@ -15,6 +15,7 @@ enum condition {
     UNSUPPORTED_FIELD,
     UNSUPPORTED_VALUE,
     PROMPT_TOO_LONG,
+    PREVIOUS_NOT_FOUND, /* of a response to go on from */
     THREAD_UNSUPPORTED, /* Anthropic's threads: clients then send full histories */
     BAD_KEY,
     HOST_REFUSED,

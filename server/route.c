@@ -24,6 +24,12 @@ const struct route routes[] = {
      .closed = CLOSED_LOADING, .handle = chat_input_tokens},
     {POST, "/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
      .handle = completions},
+    {POST, "/responses", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
+     .handle = responses},
+    {POST, "/responses/input_tokens", .v1 = true, .runs = RUNS_POOLED, .closed = CLOSED_LOADING,
+     .handle = responses_input_tokens},
+    {GET, "/responses", .v1 = true, .prefix = true, .runs = RUNS_POOLED, .handle = responses_get},
+    {DELETE, "/responses", .v1 = true, .prefix = true, .handle = responses_delete},
     {POST, "/messages", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
      .handle = messages},
     {POST, "/messages/count_tokens", .v1 = true, .runs = RUNS_POOLED, .closed = CLOSED_LOADING,
@@ -37,9 +43,12 @@ const struct route routes[] = {
 
 /* Known elsewhere, and not offered here. */
 static const struct refused {
-    const char *path; /* without /v1; what lies below it too */
+    const char *path; /* without /v1; what lies below it too. A star is any one name */
     const char *why;
 } refused[] = {
+    {"/responses/compact",
+     "histories are not compacted; ask for a summary with an ordinary request"},
+    {"/responses/*/cancel", "there is no background mode; closing the connection ends a response"},
     {"/files", "files are not stored"},
     {"/batches", "there is no batch processing"},
     {"/messages/batches", "there is no batch processing"},
@@ -86,7 +95,15 @@ static bool begins(const char *s, size_t n, const char *with)
 /* The path or something below it. */
 static bool is_at(const char *s, size_t n, const char *path)
 {
-    return begins(s, n, path) && (n == strlen(path) || s[strlen(path)] == '/');
+    size_t i = 0;
+    for (; *path && i < n; path++) {
+        size_t from = i;
+        while (*path == '*' && i < n && s[i] != '/')
+            i++;
+        if (*path == '*' ? i == from : s[i++] != *path)
+            return false;
+    }
+    return !*path && (i == n || s[i] == '/');
 }
 
 void route_methods(int methods, char out[40])
@@ -131,6 +148,10 @@ bool route_find(struct exchange *x, int *allow)
     if (below_v1 && is_at(s, n, "/v1"))
         return refuse(&x->failure, NOT_FOUND,
                       "the path begins with /v1/v1: drop one /v1 from the base URL");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (is_at(s, n, refused[i].path))
+            return refuse(&x->failure, NOT_FOUND, "no such route: %.20s %.200s: %s", x->method,
+                          x->path, refused[i].why);
     for (const struct route *r = routes; r->path; r++) {
         if (!matches(r, s, n, below_v1))
             continue;
@@ -142,10 +163,7 @@ bool route_find(struct exchange *x, int *allow)
         }
     }
     if (*allow)
-        return refuse(&x->failure, BAD_METHOD, "%.20s is no method of %.200s", x->method, x->path);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (is_at(s, n, refused[i].path))
-            return refuse(&x->failure, NOT_FOUND, "no such route: %.20s %.200s: %s", x->method,
-                          x->path, refused[i].why);
+        return refuse(&x->failure, BAD_METHOD, "%.20s is no method of %.200s%s", x->method, x->path,
+                      is_at(s, n, "/responses") ? "; there is no WebSocket here" : "");
     return refuse(&x->failure, NOT_FOUND, "no such route: %.20s %.200s", x->method, x->path);
 }

@@ -12,8 +12,9 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "state.h"
+#include "store.h"
 
-enum { TEMPLATE_LIMIT = 8 << 20 };
+enum { TEMPLATE_LIMIT = 8 << 20, RESPONSES_BYTES = 256 << 20 };
 
 void server_options_init(struct server_options *o)
 {
@@ -23,7 +24,9 @@ void server_options_init(struct server_options *o)
                                  .body_memory = (size_t)512 << 20,
                                  .max_connections = 1024,
                                  .write_timeout_s = 60,
-                                 .json_keepalive_s = 240};
+                                 .json_keepalive_s = 240,
+                                 .responses_reasoning = RESPONSES_REASONING_ASKED,
+                                 .n_responses = 256};
 }
 
 /* ---- What the model directory tells --------------------------------------------------------- */
@@ -157,6 +160,8 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = read_keys(s, err);
     if (!st)
+        st = store_open(&s->store, o->n_responses, RESPONSES_BYTES, err);
+    if (!st)
         st = http_open(&s->http, s, err);
     if (st)
         server_close(s);
@@ -231,6 +236,7 @@ void server_close(struct server *s)
         return;
     http_close(s->http);
     keys_close(s->keys);
+    store_close(s->store);
     free(s->template);
     free(s);
 }

@@ -7,6 +7,15 @@
 
 struct server;
 
+/* What of the reasoning Responses send: bits. */
+enum responses_reasoning {
+    RESPONSES_REASONING_NONE,
+    RESPONSES_REASONING_SUMMARY = 1,
+    RESPONSES_REASONING_CONTENT = 2,
+    RESPONSES_REASONING_BOTH = 3,
+    RESPONSES_REASONING_ASKED = 4, /* a summary where the request asks for one, else the content */
+};
+
 struct server_options {
     const char *host; /* a name or an address */
     int32_t port;     /* 0: any that is free */
@@ -23,6 +32,8 @@ struct server_options {
     int32_t default_max_tokens; /* of requests that give none; 0: to the end of the context */
     bool strict_model;          /* only the model's names are taken */
     bool no_timings;            /* replies leave them out */
+    enum responses_reasoning responses_reasoning;
+    int32_t n_responses; /* that are stored; 0: none */
     /* Takes a line for each request that is over, probes aside; any thread, one call at a time. NULL: none. */
     void (*log)(void *ctx, const char *line);
     void *log_ctx;
@@ -32,7 +43,7 @@ struct server_options {
     void (*id)(char out[25]);
 };
 /* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece, no
- * other timeouts. */
+ * other timeouts, 256 responses. */
 void server_options_init(struct server_options *o);
 
 /* Listens. What *o points to must stay until the server is closed. */

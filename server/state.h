@@ -15,10 +15,12 @@ enum phase { PHASE_LOADING, PHASE_READY, PHASE_LEAVING, PHASE_DRAINING };
 enum { POOL_AT_WORK = 2, POOL_WAITING = 32 };
 
 struct http;
+struct store;
 struct server {
     struct server_options options;
     struct keys *keys;
     struct http *http;
+    struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */
     _Atomic(bool) has_failed; /* the engine's device: nothing can be served any more */
     _Atomic(int) progress;    /* of loading, 0..1000 */

@@ -71,6 +71,11 @@ void fake_engine_ask(lathe_engine *e, fake_engine_choose choose, void *ctx)
     e->choose_ctx = ctx;
 }
 
+uint64_t fake_engine_requests(const lathe_engine *e)
+{
+    return atomic_load(&e->n_requests);
+}
+
 int fake_engine_open_requests(const lathe_engine *e)
 {
     return atomic_load(&e->n_open);

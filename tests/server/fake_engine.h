@@ -32,6 +32,8 @@ void fake_engine_ask(lathe_engine *e, fake_engine_choose choose, void *ctx);
 /* What lathe_engine_activity tells from now on; slot [FAKE_SLOTS]. */
 enum { FAKE_SLOTS = 2 };
 void fake_engine_activity(lathe_engine *e, const lathe_activity *a, const lathe_slot_info *slot);
+/* Requests so far, those that are over included. */
+uint64_t fake_engine_requests(const lathe_engine *e);
 /* Requests that are open. */
 int fake_engine_open_requests(const lathe_engine *e);
 /* Of these, the ones that have shown all events before a wait or a pause. */

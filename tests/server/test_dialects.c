@@ -94,6 +94,11 @@ TEST(messages)
     run_cases("messages", "/v1/messages", 8);
 }
 
+TEST(responses)
+{
+    run_cases("responses", "/v1/responses", 18);
+}
+
 static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
 
 static void check_status(const struct rig *r, const char *script, bool stream, int want,

@@ -1,0 +1,403 @@
+/* The body of a request for a response. */
+#include <stdio.h>
+#include <string.h>
+
+#include "openai.h"
+#include "openai_responses.h"
+#include "state.h"
+
+enum { TEXT_LIMIT = 1 << 28 };
+
+/* ---- tool_choice ---------------------------------------------------------------------------- */
+
+static bool read_named_choice(const struct fields *f, const struct toolbox *tools, const json_t *v)
+{
+    size_t n;
+    const char *type = json_text(&f->doc, json_object_get(v, "type"), &n);
+    const char *name = json_text(&f->doc, json_object_get(v, "name"), &n);
+    bool is_named = type && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0);
+    if (is_named && name && !toolbox_find(tools, name))
+        return refuse_field(f->failure, BAD_VALUE, "tool_choice.name",
+                            "tool_choice.name: '%.60s' is none of the tools", name);
+    return refuse_field(f->failure, UNSUPPORTED_VALUE, "tool_choice",
+                        "tool_choice: only \"auto\" and \"none\" are supported");
+}
+
+static bool read_tool_choice(const struct fields *f, struct generation *g,
+                             const struct toolbox *tools)
+{
+    const json_t *v = field_value(f, "tool_choice");
+    bool parallel = true;
+    int64_t most = 0;
+    size_t n;
+    if (!field_bool(f, "parallel_tool_calls", &parallel) ||
+        !field_int(f, "max_tool_calls", &most, 1, INT32_MAX))
+        return false;
+    g->options.max_calls = parallel ? (int32_t)most : 1;
+    if (json_is_object(v))
+        return read_named_choice(f, tools, v);
+    const char *s = v ? json_text(&f->doc, v, &n) : "auto";
+    if (!s)
+        return field_is_no(f, "tool_choice", "a word or an object", v);
+    if (strcmp(s, "none") == 0) {
+        g->chat.conversation.tools = NULL;
+        g->chat.conversation.callable_tools = NULL;
+    } else if (strcmp(s, "required") == 0) {
+        return refuse_field(f->failure, tools->n ? UNSUPPORTED_VALUE : BAD_VALUE, "tool_choice",
+                            "tool_choice: required %s",
+                            tools->n ? "is not supported, only \"auto\" and \"none\""
+                                     : "needs tools");
+    } else if (strcmp(s, "auto") != 0) {
+        return refuse_field(f->failure, BAD_VALUE, "tool_choice",
+                            "tool_choice: '%.40s' is none of auto, none, required", s);
+    }
+    return true;
+}
+
+/* ---- The conversation ----------------------------------------------------------------------- */
+
+/* Through the chat form, which puts results in the order of their calls. */
+static bool read_input(struct exchange *x, const struct fields *f, struct generation *g,
+                       struct responses_request *q)
+{
+    struct fields form = {.path = "", .failure = f->failure};
+    struct buf text;
+    lathe_error err;
+    buf_init(&text, TEXT_LIMIT);
+    buf_puts(&text, "{\"messages\": ");
+    size_t head = text.len;
+    bool ok = responses_input(x, f, q, &text);
+    bool is_empty = text.len == head + 1;
+    buf_puts(&text, "]}");
+    lathe_status st = ok ? buf_check(&text, "input", &err) : LATHE_OK;
+    if (ok && is_empty)
+        ok = refuse_field(f->failure, BAD_VALUE, "input", "input has nothing in it to render");
+    if (ok && !st)
+        st = json_read(&form.doc, buf_str(&text), text.len, &json_limits_request, &err);
+    if (ok && st)
+        ok = refuse_status(f->failure, &err);
+    buf_release(&text);
+    form.object = form.doc.root;
+    ok = ok && chat_messages(&form, &g->chat);
+    json_release(&form.doc);
+    return ok;
+}
+
+static bool read_previous(struct exchange *x, const struct fields *f, struct responses_request *q)
+{
+    const char *id = NULL;
+    size_t n;
+    if (!field_text(f, "previous_response_id", &id, &n))
+        return false;
+    q->previous = id ? store_find(x->server->store, &x->owner, id) : NULL;
+    return !id || q->previous ||
+           refuse_field(f->failure, PREVIOUS_NOT_FOUND, "previous_response_id",
+                        "previous_response_id: no response '%.60s' is stored; send the whole input",
+                        id);
+}
+
+bool responses_conversation(struct exchange *x, const struct fields *f, struct generation *g,
+                            struct responses_request *q)
+{
+    struct chat *c = &g->chat;
+    struct toolbox *t = &q->tools;
+    lathe_error err;
+    *q = (struct responses_request){.previous = NULL};
+    buf_init(&q->input, TEXT_LIMIT);
+    for (int i = 0; i < N_ECHOES; i++)
+        buf_init(&q->echo[i], TEXT_LIMIT);
+    buf_init(&c->messages, TEXT_LIMIT);
+    buf_init(&c->tools, TEXT_LIMIT);
+    buf_init(&c->kwargs, TEXT_LIMIT);
+    c->conversation.late_system = LATHE_LATE_SYSTEM_INLINE;
+    if (!toolbox_init(t, &g->arena, f->failure) ||
+        !field_bool(f, "strict_custom", &t->strict_custom) || !chat_thinking(f, c) ||
+        !toolbox_read(t, x, f) || !read_previous(x, f, q) || !read_input(x, f, g, q))
+        return false;
+    buf_putc(&t->listed, ']');
+    buf_putc(&t->callable, ']');
+    if (buf_check(&c->messages, "input", &err) || buf_check(&q->input, "input", &err) ||
+        buf_check(&t->listed, "tools", &err) || buf_check(&t->callable, "tools", &err) ||
+        buf_check(&c->kwargs, "chat_template_kwargs", &err))
+        return refuse_status(f->failure, &err);
+    c->n_tools = t->n_listed;
+    c->conversation.messages = buf_str(&c->messages);
+    c->conversation.tools = t->n_listed ? buf_str(&t->listed) : NULL;
+    c->conversation.callable_tools = t->n > t->n_listed ? buf_str(&t->callable) : NULL;
+    c->conversation.kwargs = c->kwargs.len ? buf_str(&c->kwargs) : NULL;
+    return read_tool_choice(f, g, t);
+}
+
+/* ---- Other fields --------------------------------------------------------------------------- */
+
+static const char *const own_fields[] = {"input",
+                                         "instructions",
+                                         "previous_response_id",
+                                         "tool_choice",
+                                         "parallel_tool_calls",
+                                         "max_tool_calls",
+                                         "max_output_tokens",
+                                         "text",
+                                         "include",
+                                         "include_reasoning",
+                                         "truncation",
+                                         "background",
+                                         "conversation",
+                                         "prompt",
+                                         "context_management",
+                                         "client_metadata",
+                                         "strict_custom"};
+enum { N_OWN = sizeof own_fields / sizeof *own_fields, MAX_OWN = N_OWN + 32 };
+
+static bool check_fields(struct exchange *x, const struct fields *f)
+{
+    const char *own[MAX_OWN];
+    size_t n = 0;
+    for (size_t i = 0; i < N_OWN; i++)
+        own[n++] = own_fields[i];
+    for (size_t i = 0; i < n_conversation_fields; i++)
+        if (strcmp(conversation_fields[i], "messages") != 0)
+            own[n++] = conversation_fields[i];
+    return openai_fields(x, f, own, n);
+}
+
+/* Fields that must ask for what is done anyway. */
+static bool check_neutral(const struct fields *f)
+{
+    static const char *const never[] = {"conversation", "prompt"};
+    bool is_background = false;
+    const char *truncation = "disabled";
+    const json_t *context = NULL, *metadata = field_value(f, "metadata");
+    size_t n;
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        if (field_value(f, never[i]))
+            return refuse_field(f->failure, UNSUPPORTED_FIELD, never[i],
+                                "%s is not supported: send the items as input, or "
+                                "previous_response_id",
+                                never[i]);
+    if (!field_bool(f, "background", &is_background) ||
+        !field_text(f, "truncation", &truncation, &n) ||
+        !field_array(f, "context_management", &context, SIZE_MAX))
+        return false;
+    if (is_background)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "background",
+                            "background: only false is supported");
+    if (strcmp(truncation, "disabled") != 0)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "truncation",
+                            "truncation: only \"disabled\" is supported; leave out items instead");
+    if (json_array_size(context))
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "context_management",
+                            "context_management: histories are not compacted here; only [] is "
+                            "supported");
+    if (metadata && !json_is_object(metadata))
+        return field_is_no(f, "metadata", "an object", metadata);
+    return true;
+}
+
+static bool is_among(const char *s, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(s, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool check_include(const struct fields *f)
+{
+    static const char *const known[] = {
+        "reasoning.encrypted_content",    "web_search_call.results",
+        "web_search_call.action.sources", "file_search_call.results",
+        "message.input_image.image_url",  "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs"};
+    const json_t *array = NULL;
+    if (!field_array(f, "include", &array, SIZE_MAX))
+        return false;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        char path[40];
+        size_t n;
+        const char *s = json_text(&f->doc, json_array_get(array, i), &n);
+        (void)snprintf(path, sizeof path, "include[%zu]", i);
+        if (!s || !is_among(s, known, sizeof known / sizeof *known))
+            return refuse_field(f->failure, UNSUPPORTED_VALUE, path, "%s: '%.60s' is not supported",
+                                path, s ? s : "");
+    }
+    return true;
+}
+
+static bool read_text(const struct fields *f, const char **verbosity)
+{
+    static const char *const levels[] = {"low", "medium", "high"};
+    struct fields text, format;
+    const char *type = "text";
+    size_t n;
+    if (!fields_inner(f, "text", "text.", &text) ||
+        !fields_inner(&text, "format", "text.format.", &format) ||
+        !field_text(&format, "type", &type, &n) || !field_text(&text, "verbosity", verbosity, &n))
+        return false;
+    if (strcmp(type, "text") != 0)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "text.format.type",
+                            "text.format.type: '%.40s' is not supported, only text", type);
+    if (!is_among(*verbosity, levels, 3))
+        return refuse_field(f->failure, BAD_VALUE, "text.verbosity",
+                            "text.verbosity: '%.40s' is none of low, medium, high", *verbosity);
+    return true;
+}
+
+/* What of the reasoning is shown: what was asked for, unless the server's option says. */
+static bool read_visibility(struct exchange *x, const struct fields *f, struct responses_request *q,
+                            const char **summary)
+{
+    static const char *const words[] = {"auto", "concise", "detailed", "none"};
+    struct fields r;
+    bool include = true, exclude = false;
+    size_t n;
+    if (!fields_inner(f, "reasoning", "reasoning.", &r) ||
+        !field_text(&r, "generate_summary", summary, &n) ||
+        !field_text(&r, "summary", summary, &n) || !field_bool(&r, "exclude", &exclude) ||
+        !field_bool(f, "include_reasoning", &include))
+        return false;
+    if (*summary && !is_among(*summary, words, 4))
+        return refuse_field(f->failure, BAD_VALUE, "reasoning.summary",
+                            "reasoning.summary: '%.40s' is none of auto, concise, detailed, none",
+                            *summary);
+    int shown = (int)x->server->options.responses_reasoning;
+    if (shown == RESPONSES_REASONING_ASKED)
+        shown = *summary && strcmp(*summary, "none") != 0 ? RESPONSES_REASONING_SUMMARY
+                                                          : RESPONSES_REASONING_CONTENT;
+    q->show_summary = include && !exclude && (shown & RESPONSES_REASONING_SUMMARY);
+    q->show_content = include && !exclude && (shown & RESPONSES_REASONING_CONTENT);
+    return true;
+}
+
+static bool read_store(struct exchange *x, const struct fields *f, struct responses_request *q)
+{
+    bool can_store = x->server->options.n_responses > 0;
+    q->store = can_store;
+    if (!field_bool(f, "store", &q->store))
+        return false;
+    return can_store || !q->store ||
+           refuse_field(f->failure, UNSUPPORTED_VALUE, "store",
+                        "store: responses are not stored (--responses-store 0)");
+}
+
+/* ---- What the response repeats -------------------------------------------------------------- */
+
+static void put_or(struct buf *out, const struct fields *f, const char *name, const char *otherwise)
+{
+    const json_t *v = field_value(f, name);
+    if (v)
+        json_print(out, &f->doc, v);
+    else
+        buf_puts(out, otherwise);
+}
+
+static bool echo(const struct fields *f, const struct generation *g, struct responses_request *q,
+                 const char *summary, const char *verbosity)
+{
+    struct fields reasoning = *f;
+    lathe_error err;
+    reasoning.object = field_value(f, "reasoning");
+    put_or(&q->echo[ECHO_INSTRUCTIONS], f, "instructions", "null");
+    put_or(&q->echo[ECHO_TOOLS], f, "tools", "[]");
+
+    struct buf *b = &q->echo[ECHO_BEFORE_OUTPUT];
+    buf_puts(b, ",\"max_output_tokens\":");
+    put_or(b, f, "max_output_tokens", "null");
+    buf_puts(b, ",\"max_tool_calls\":");
+    put_or(b, f, "max_tool_calls", "null");
+    buf_puts(b, ",\"model\":");
+    openai_string(b, q->model);
+
+    b = &q->echo[ECHO_BEFORE_TOOLS];
+    buf_puts(b, ",\"parallel_tool_calls\":");
+    put_or(b, f, "parallel_tool_calls", "true");
+    buf_puts(b, ",\"previous_response_id\":");
+    put_or(b, f, "previous_response_id", "null");
+    buf_puts(b, ",\"prompt_cache_key\":");
+    put_or(b, f, "prompt_cache_key", "null");
+    buf_puts(b, ",\"reasoning\":{\"effort\":");
+    put_or(b, &reasoning, "effort", "null");
+    buf_puts(b, ",\"summary\":");
+    if (summary)
+        openai_string(b, summary);
+    else
+        buf_puts(b, "null");
+    buf_printf(b,
+               "},\"service_tier\":\"default\",\"store\":%s,\"temperature\":%.7g,\"text\":"
+               "{\"format\":{\"type\":\"text\"},\"verbosity\":",
+               q->store ? "true" : "false", (double)g->options.sampling.temperature);
+    openai_string(b, verbosity);
+    buf_puts(b, "},\"tool_choice\":");
+    put_or(b, f, "tool_choice", "\"auto\"");
+
+    b = &q->echo[ECHO_BEFORE_USAGE];
+    buf_printf(b, ",\"top_logprobs\":0,\"top_p\":%.7g,\"truncation\":\"disabled\"",
+               (double)g->options.sampling.top_p);
+    b = &q->echo[ECHO_END];
+    buf_puts(b, ",\"user\":");
+    put_or(b, f, "user", "null");
+    buf_puts(b, ",\"metadata\":");
+    put_or(b, f, "metadata", "{}");
+    for (int i = 0; i < N_ECHOES; i++)
+        if (buf_check(&q->echo[i], "the request", &err))
+            return refuse_status(f->failure, &err);
+    return true;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------ */
+
+static bool read_model(struct exchange *x, const struct fields *f, struct generation *g,
+                       struct responses_request *q)
+{
+    const char *model = x->server->model;
+    size_t n = strlen(model);
+    if (!field_text(f, "model", &model, &n))
+        return false;
+    (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
+                   model);
+    q->model = arena_strndup(&g->arena, model, n);
+    return q->model || refuse(f->failure, INTERNAL, "out of memory");
+}
+
+static bool read_limit(const struct fields *f, struct generation *g)
+{
+    int64_t most = g->options.max_tokens;
+    if (!field_int(f, "max_output_tokens", &most, 1, INT32_MAX))
+        return false;
+    g->options.max_tokens = (int32_t)most;
+    return true;
+}
+
+bool responses_read(struct exchange *x, const struct fields *f, struct generation *g,
+                    struct responses_request *q)
+{
+    const char *summary = NULL, *verbosity = "medium";
+    bool usage = false;
+    if (!responses_conversation(x, f, g, q) || !check_fields(x, f) || !read_model(x, f, g, q))
+        return false;
+    int32_t max_calls = g->options.max_calls;
+    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
+    g->options.max_calls = max_calls;
+    g->options.conversation = &g->chat.conversation;
+    if (!openai_stream(x, f, g, &usage) || !sampling_read(f, g) || !read_limit(f, g) ||
+        !check_neutral(f) || !check_include(f) || !read_text(f, &verbosity) ||
+        !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
+        return false;
+    if (g->show_progress)
+        return refuse_field(f->failure, UNSUPPORTED_VALUE, "return_progress",
+                            "return_progress: only false is supported here");
+    if (q->tools.any_strict)
+        buf_puts(&x->warnings, "strict of tools is best effort: arguments are not bound to the "
+                               "schema");
+    return echo(f, g, q, summary, verbosity);
+}
+
+void responses_request_release(struct responses_request *q, struct store *store)
+{
+    store_drop(store, q->previous);
+    toolbox_release(&q->tools);
+    buf_release(&q->input);
+    for (int i = 0; i < N_ECHOES; i++)
+        buf_release(&q->echo[i]);
+    q->previous = NULL;
+}
