@@ -250,6 +250,30 @@ void think_args_apply(const struct think_args *a, lathe_conversation *c)
     c->effort = a->effort;
 }
 
+void budget_args_add(struct options *o, struct budget_args *a)
+{
+    a->tokens = -1;
+    option_int(o, "--think-budget", NULL, &a->tokens, -1, INT32_MAX);
+    option_text(o, "--budget-message", NULL, &a->message);
+    option_word(o, "--eos-in-think", NULL, &a->end, "close|stop");
+}
+
+bool budget_args_check(const struct options *o, const struct budget_args *a, int *code)
+{
+    if (a->message && a->tokens < 0) {
+        *code = options_usage(o, "--budget-message needs --think-budget N");
+        return false;
+    }
+    return true;
+}
+
+void budget_args_apply(const struct budget_args *a, lathe_request_options *r)
+{
+    r->think_budget = (int32_t)a->tokens;
+    r->budget_message = a->message;
+    r->end_in_think = a->end && strcmp(a->end, "stop") == 0;
+}
+
 bool conversation_thinks(const lathe_conversation *c)
 {
     return c->thinking != LATHE_OFF && !(c->effort && strcmp(c->effort, "none") == 0);

@@ -62,6 +62,18 @@ struct think_args {
 void think_args_add(struct options *o, struct think_args *a);
 bool think_args_check(const struct options *o, const struct think_args *a, int *code);
 void think_args_apply(const struct think_args *a, lathe_conversation *c);
+
+/* ---- --think-budget --budget-message --eos-in-think: how long, for commands that generate ------ */
+
+struct budget_args {
+    int64_t tokens;            /* -1: none */
+    const char *message, *end; /* NULL: not given */
+};
+void budget_args_add(struct options *o, struct budget_args *a);
+/* There is nothing to say at a budget's end without one. */
+bool budget_args_check(const struct options *o, const struct budget_args *a, int *code);
+void budget_args_apply(const struct budget_args *a, lathe_request_options *r);
+
 /* Does a conversation with these settings think? */
 bool conversation_thinks(const lathe_conversation *c);
 

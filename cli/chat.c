@@ -26,6 +26,7 @@ static const char help[] =
     "\n"
     "start     --system TEXT  --messages FILE (JSON, as /save writes it)\n"
     "          --no-think  --think  --effort xhigh|high|max|medium|low|minimal|none\n"
+    "          --think-budget N  --budget-message TEXT  --eos-in-think close|stop\n"
     "sampling  --greedy  --seed N  --temp X  --top-k N  --top-p X  --min-p X\n"
     "          --presence-penalty X  --frequency-penalty X  --repetition-penalty X\n"
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
@@ -66,6 +67,7 @@ struct chat {
     struct engine_args engine_args;
     struct sampling_args sampling;
     struct think_args think;
+    struct budget_args budget;
     const char *first_system, *messages;
 
     lathe_engine *engine;
@@ -328,6 +330,7 @@ static void take_turn(struct chat *c, const struct buf *line)
         conv.tools = c->talk.tools.len ? buf_str(&c->talk.tools) : NULL;
         lathe_request_options_init(lathe_engine_text(c->engine), conversation_thinks(&conv), &o);
         sampling_args_apply(&c->options, &c->sampling, &o);
+        budget_args_apply(&c->budget, &o);
         o.conversation = &conv;
         if (c->has_last)
             answer_release(&c->last);
@@ -567,10 +570,12 @@ int chat_main(int argc, char **argv)
     round_args_add(o, &c.engine_args);
     sampling_args_add(o, &c.sampling);
     think_args_add(o, &c.think);
+    budget_args_add(o, &c.budget);
     option_text(o, "--system", NULL, &c.first_system);
     option_path(o, "--messages", NULL, &c.messages);
     if (!options_parse(o, argc, argv, &code) || !engine_args_check(o, &c.engine_args, &code) ||
-        !sampling_args_check(o, &c.sampling, &code) || !think_args_check(o, &c.think, &code))
+        !sampling_args_check(o, &c.sampling, &code) || !think_args_check(o, &c.think, &code) ||
+        !budget_args_check(o, &c.budget, &code))
         return code;
     if (c.messages && c.first_system)
         return options_usage(o, "--messages brings its own system message; give one of the two");

@@ -15,6 +15,7 @@ static const char help[] =
     "          --system TEXT  --messages FILE (JSON; -p then adds a turn)\n"
     "          --tools FILE (JSON)  --raw (-p without a template, markers count)\n"
     "          --no-think  --think  --effort xhigh|high|max|medium|low|minimal|none\n"
+    "          --think-budget N  --budget-message TEXT  --eos-in-think close|stop\n"
     "sampling  --greedy  --seed N  --temp X  --top-k N  --top-p X  --min-p X\n"
     "          --presence-penalty X  --frequency-penalty X  --repetition-penalty X\n"
     "          --logit-bias ID=X[,ID=X...] (-100 bans, 100 forces)\n"
@@ -30,15 +31,15 @@ static const char help[] =
     "                             standard error, or --logprobs-file FILE\n"
     "\n"
     "The answer goes to standard output, a tool call as a line of JSON. Reasoning is\n"
-    "dimmed there on a terminal, and else goes to standard error (with --logprobs\n"
-    "there, its tokens are in those lines). What is not given is the model's default.\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
+    "dimmed there on a terminal, else on standard error (with --logprobs there, in its\n"
+    "lines). Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
 
 struct run {
     struct options options;
     struct engine_args engine;
     struct sampling_args sampling;
     struct think_args think;
+    struct budget_args budget;
     const char *prompt, *system, *messages, *tools;
     bool raw;
     const char *stats; /* json, text or NULL */
@@ -60,6 +61,7 @@ static void add_options(struct run *r)
     round_args_add(o, &r->engine);
     sampling_args_add(o, &r->sampling);
     think_args_add(o, &r->think);
+    budget_args_add(o, &r->budget);
     option_text(o, "--prompt", "-p", &r->prompt);
     option_text(o, "--system", NULL, &r->system);
     option_path(o, "--messages", NULL, &r->messages);
@@ -74,16 +76,17 @@ static bool check_options(struct run *r, int *code)
 {
     const struct options *o = &r->options;
     if (!engine_args_check(o, &r->engine, code) || !sampling_args_check(o, &r->sampling, code) ||
-        !think_args_check(o, &r->think, code))
+        !think_args_check(o, &r->think, code) || !budget_args_check(o, &r->budget, code))
         return false;
     if (!r->prompt && !r->messages)
         *code = options_usage(o, "a prompt is needed: -p TEXT or --messages FILE");
     else if (r->raw && (r->messages || r->system || r->tools))
         *code = options_usage(o, "--raw has no conversation: --messages, --system and --tools "
                                  "cannot go with it");
-    else if (r->raw && (r->think.think || r->think.no_think || r->think.effort))
-        *code = options_usage(o, "--raw has no template: --think, --no-think and --effort cannot "
-                                 "go with it");
+    else if (r->raw && (r->think.think || r->think.no_think || r->think.effort ||
+                        r->budget.tokens >= 0 || r->budget.end))
+        *code = options_usage(o, "--raw has no template: --think, --no-think, --effort, "
+                                 "--think-budget and --eos-in-think cannot go with it");
     else if (r->prompt && r->messages && strcmp(r->prompt, "-") == 0 &&
              strcmp(r->messages, "-") == 0)
         *code = options_usage(o, "-p and --messages cannot both read standard input");
@@ -140,6 +143,7 @@ static lathe_status answer_prompt(struct run *r, lathe_engine *engine, const lat
         o.no_parse = true;
     } else {
         o.conversation = c;
+        budget_args_apply(&r->budget, &o);
     }
     lathe_status st = open_logprobs(r, a, err);
     if (st)

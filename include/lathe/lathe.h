@@ -364,6 +364,16 @@ typedef struct lathe_request_options {
     const int32_t *stop_id; /* beside the model's own end tokens */
     size_t n_stop_id;
     bool ignore_eos;
+    /* Of a think block that the prompt of a conversation leaves open; other prompts, and no_parse, have none:
+     *   think_budget    tokens that it may have; -1: as many as come. Then its end is generated without choice:
+     *                   budget_message (NULL: none), a newline, </think> as a control token, two newlines; the answer goes
+     *                   on behind it. A budget of max_tokens or more is one of max_tokens - min(512, max_tokens / 4).
+     *   end_in_think    an end token in it ends the answer, which is then empty; else the first one is replaced by what ends
+     *                   the block, without the message
+     * Tokens without choice count, are steps like others, and have their token events. */
+    int32_t think_budget;
+    const char *budget_message; /* without "</think>" */
+    bool end_in_think;
     int32_t n_logprobs; /* 0..20 alternatives beside each token, -1: no token events */
     int32_t
         n_prompt_logprobs; /* the same of the prompt's tokens. From 0 on the whole prompt is computed */
@@ -448,7 +458,8 @@ typedef struct lathe_usage {
     int32_t common_tokens; /* the longest beginning that it shares with what a slot held */
     lathe_miss miss;
     int32_t completion_tokens; /* an end token that was sampled counts */
-    int32_t reasoning_tokens;
+    int32_t
+        reasoning_tokens; /* of the think block, with its separator and what was generated without choice */
     int32_t repaired_calls; /* tool calls that an end token cut off, and that were completed */
     double queue_ms, prefill_ms, decode_ms;
     lathe_spec_stats spec;

@@ -132,11 +132,12 @@ void ahead_close(struct lathe_engine *e)
 }
 
 /* The best of a row is its token; the host needs no more of the row; and where several are kept at once, it will not
- * find later that they are too many. */
+ * find later that they are too many. An end token that something else replaces is the last of its round, and the host
+ * goes on from there. */
 static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
 {
     int32_t most = e->ahead.most_rows;
-    if (!sampler_takes_best(r->sampler) || r->n_logprobs >= 0)
+    if (!sampler_takes_best(r->sampler) || r->n_logprobs >= 0 || closing_is_on(&r->closing))
         return false;
     if (most == 1)
         return true;
@@ -175,6 +176,9 @@ static bool may_launch(struct lathe_engine *e, struct slot *s)
 {
     const lathe_request *r = s->request;
     int32_t most = rows_ahead(&e->ahead) + e->ahead.most_rows;
+    if (output_is_thinking(&r->output) &&
+        most > closing_room(&r->closing, r->usage.reasoning_tokens))
+        return false;
     return most <= r->max_tokens - r->usage.completion_tokens &&
            most <= e->options.n_ctx - s->n_committed && !spec_differs(e, s);
 }
@@ -268,7 +272,7 @@ static void publish(struct lathe_engine *e, struct slot *s, const struct round_r
     round_begin(s);
     for (int32_t i = 0; i < report->n; i++) {
         s->next = report->token[i];
-        if (!round_publish(e, s, NULL, s->next, pos + i + 1))
+        if (!round_publish(e, s, NULL, &s->next, pos + i + 1))
             break;
     }
 }

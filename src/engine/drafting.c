@@ -215,7 +215,7 @@ void spec_note_costs(struct lathe_engine *e, int32_t n_drafted, double draft_ms,
     struct spec *s = &e->spec;
     if (!s->ops)
         return;
-    if (n_drafted == 1 && s->request[0].n > 0)
+    if (n_drafted == 1 && s->request[0].n > 0 && s->request[0].source < DRAFT_SOURCES)
         adapt_note_draft(&s->costs, s->request[0].source, s->request[0].n, draft_ms);
     adapt_note_verify(&s->costs, e->step.batch.n_rows, verify_ms);
     if (e->step.batch.phase == PHASE_VERIFY)
@@ -245,6 +245,12 @@ static struct draft_request request_of(struct lathe_engine *e, struct slot *s)
     };
 }
 
+/* Does the next round run a row of the slot? */
+static bool decodes(struct slot *s)
+{
+    return s->phase == SLOT_DECODE && !events_full(&s->request->events);
+}
+
 bool spec_differs(struct lathe_engine *e, struct slot *s)
 {
     struct spec *sp = &e->spec;
@@ -258,6 +264,26 @@ bool spec_differs(struct lathe_engine *e, struct slot *s)
     return sp->ops->differs(sp->drafter, &d);
 }
 
+/* Appends what the slots' tokens without choice are: they stand in the place of drafts, and all are accepted. Returns how
+ * many slots there are then. */
+static int32_t propose_closings(struct lathe_engine *e, int32_t n)
+{
+    struct spec *sp = &e->spec;
+    for (int32_t i = 0; i < e->options.n_slots; i++) {
+        struct slot *s = &e->slots[i];
+        int32_t most = decodes(s) ? room(e, s) : 0;
+        if (most < 1 || !closing_is_on(&s->request->closing))
+            continue;
+        const struct closing *c = &s->request->closing;
+        struct draft_request *d = &sp->request[n++];
+        *d = request_of(e, s);
+        d->n = c->n - c->at < most ? c->n - c->at : most;
+        d->source = DRAFT_SOURCES;
+        memcpy(d->draft, closing_next(c), (size_t)d->n * sizeof *d->draft);
+    }
+    return n;
+}
+
 int32_t spec_propose(struct lathe_engine *e)
 {
     struct spec *sp = &e->spec;
@@ -266,10 +292,8 @@ int32_t spec_propose(struct lathe_engine *e)
         return 0;
     for (int32_t i = 0; i < e->options.n_slots; i++) {
         struct slot *s = &e->slots[i];
-        if (s->phase != SLOT_DECODE || events_full(&s->request->events))
-            continue;
-        int32_t most = room(e, s);
-        if (most < 1)
+        int32_t most = decodes(s) ? room(e, s) : 0;
+        if (most < 1 || closing_is_on(&s->request->closing))
             continue;
         sp->request[n] = request_of(e, s);
         n += set_most(e, s->request, &sp->request[n], most, n_decoding(e) - 1);
@@ -279,9 +303,9 @@ int32_t spec_propose(struct lathe_engine *e)
         /* A drafter that fails costs speed, not answers; the step will tell of a device that did. */
         if (err.status != LATHE_E_DEVICE)
             log_warn("drafter %s: %s; this round goes without", sp->ops->name, err.message);
-        return 0;
+        n = 0;
     }
-    return n;
+    return propose_closings(e, n);
 }
 
 lathe_status spec_committed(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t first_row,

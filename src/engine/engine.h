@@ -116,11 +116,12 @@ void engine_fail(struct lathe_engine *e, const lathe_error *err);
 /* Makes a free slot that of an empty sequence. */
 void slot_wipe(struct lathe_engine *e, struct slot *s);
 
-/* For ahead.c. A slot's round begins; the token after its sequence, which is at `position`, is published, true if the
- * request goes on; what that decided is carried out, once the state is that of the published tokens. logits are
- * looked at for a request that wants their probabilities. A round that failed ends the slot's request. */
+/* For ahead.c. A slot's round begins; the token that was chosen after its sequence, which is at `position`, is published,
+ * true if the request goes on; what that decided is carried out, once the state is that of the published tokens. *id
+ * becomes the token that ends a think block where one stands in the place of the chosen one. logits are looked at for a
+ * request that wants their probabilities. A round that failed ends the slot's request. */
 void round_begin(struct slot *s);
-bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t id,
+bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t *id,
                    int32_t position);
 void round_settle(struct lathe_engine *e, struct slot *s);
 void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err);

@@ -12,6 +12,7 @@ enum {
     MAX_STOP_IDS = 32,
     MAX_STOPS = 32,
     MAX_STOP_BYTES = 1024,
+    MAX_MESSAGE = 4096,
 };
 
 double clock_ms(void)
@@ -66,6 +67,19 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
     if (o->draft_k < -1 || o->draft_k > LATHE_MAX_DRAFT)
         return fail(err, LATHE_E_ARGUMENT, "draft_k is %d, expected -1 to %d", o->draft_k,
                     LATHE_MAX_DRAFT);
+    if (o->think_budget < -1)
+        return fail(err, LATHE_E_ARGUMENT, "think_budget is %d, expected -1 or more",
+                    o->think_budget);
+    if (o->think_budget >= 0 && (!o->conversation || o->no_parse))
+        return fail(
+            err, LATHE_E_ARGUMENT,
+            "think_budget is %d: only the output of a conversation, parsed, has a think block",
+            o->think_budget);
+    size_t n_message = o->budget_message ? strlen(o->budget_message) : 0;
+    if (n_message > MAX_MESSAGE || (n_message && strstr(o->budget_message, "</think>")))
+        return fail(err, LATHE_E_ARGUMENT,
+                    "budget_message has %zu bytes, expected %d at most, without </think>",
+                    n_message, MAX_MESSAGE);
     if (o->n_stop > MAX_STOPS)
         return fail(err, LATHE_E_ARGUMENT, "%zu stop strings, at most %d", o->n_stop, MAX_STOPS);
     for (size_t i = 0; i < o->n_stop; i++) {
@@ -140,6 +154,7 @@ static lathe_status build_stops(lathe_request *r, const lathe_request_options *o
     if (o->n_stop_id)
         memcpy(r->stop_id + n_own, o->stop_id, o->n_stop_id * sizeof *r->stop_id);
     r->n_stop_id = (int32_t)n;
+    r->n_own_stop_id = (int32_t)n_own;
     return LATHE_OK;
 }
 
@@ -181,10 +196,14 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     st = sampler_open(&r->sampler, &so, err);
     if (st)
         return st;
+    bool parse = o->conversation && !o->no_parse;
+    st = closing_open(&r->closing, &r->arena, e->text, o, r->max_tokens, thinking && parse, err);
+    if (st)
+        return st;
     struct output_options oo = {
         .text = e->text,
         .events = &r->events,
-        .parse = o->conversation && !o->no_parse,
+        .parse = parse,
         .thinking = thinking,
         .tools = callable_tools(o->conversation),
         .max_calls = o->max_calls,

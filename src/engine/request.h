@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "engine/closing.h"
 #include "engine/events.h"
 #include "engine/output.h"
 #include "sample/sample.h"
@@ -25,8 +26,8 @@ struct lathe_request {
     int32_t max_tokens;   /* the context's edge applied */
     bool edge_is_context; /* max_tokens is the context's edge, not the caller's limit */
     int32_t min_tokens;
-    int32_t *stop_id; /* [n_stop_id] all ids that end it */
-    int32_t n_stop_id;
+    int32_t *stop_id; /* [n_stop_id] all ids that end it, the model's first */
+    int32_t n_stop_id, n_own_stop_id;
     int32_t n_logprobs, n_prompt_logprobs;
     bool reuse_prefix;
     char cache_salt[MAX_CACHE_SALT];
@@ -37,6 +38,7 @@ struct lathe_request {
     /* The scheduler's. */
     struct sampler *sampler;
     struct output output;
+    struct closing closing;
     struct adapt adapt; /* what drafts of this request were worth */
     lathe_usage usage;
     double submitted_ms, started_ms, first_ms; /* monotonic clock */

@@ -73,9 +73,10 @@ static void explain_nonfinite(const struct lathe_engine *e, lathe_error *err)
     }
 }
 
-static bool is_stop_id(const lathe_request *r, int32_t id)
+/* Among the first n of the ids that end it. */
+static bool is_stop_id(const lathe_request *r, int32_t n, int32_t id)
 {
-    for (int32_t i = 0; i < r->n_stop_id; i++)
+    for (int32_t i = 0; i < n; i++)
         if (r->stop_id[i] == id)
             return true;
     return false;
@@ -135,27 +136,43 @@ static lathe_status choose(struct lathe_engine *e, struct slot *s, int32_t i,
     return st ? st : verify_choose(sampler, &e->scratch, e->spec.acceptance, row, id, &s->err);
 }
 
-bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t id,
+/* The token that comes where `id` was chosen: another, if it is without choice. */
+static int32_t without_choice(lathe_request *r, int32_t id)
+{
+    struct closing *c = &r->closing;
+    if (c->replaces_end && output_is_thinking(&r->output) && is_stop_id(r, r->n_own_stop_id, id))
+        closing_begin(c, false);
+    return closing_is_on(c) ? c->id[c->at++] : id;
+}
+
+bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, int32_t *id,
                    int32_t position)
 {
     lathe_request *r = s->request;
-    int32_t finish;
-    sampler_commit(r->sampler, &id, 1);
+    int32_t finish, chosen = *id;
+    bool is_forced = closing_is_on(&r->closing);
+    *id = without_choice(r, chosen);
+    is_forced |= *id != chosen;
+    sampler_commit(r->sampler, id, 1);
     r->usage.completion_tokens++;
     e->activity.now.completion_tokens++;
-    bool armed = r->usage.completion_tokens > r->min_tokens, ends = armed && is_stop_id(r, id);
-    if (!ends && output_is_thinking(&r->output)) {
+    bool armed = r->usage.completion_tokens > r->min_tokens,
+         ends = armed && is_stop_id(r, r->n_stop_id, *id);
+    if (!ends && (is_forced || output_is_thinking(&r->output))) {
         r->usage.reasoning_tokens++;
         e->activity.now.reasoning_tokens++;
     }
     if (r->n_logprobs >= 0)
-        push_token_info(e, r, logits, id, position, r->n_logprobs, ends);
+        push_token_info(e, r, logits, *id, position, r->n_logprobs, ends);
     if (ends) {
         e->activity.now.ended_in_reasoning += output_is_thinking(&r->output);
         end(s, LATHE_FINISH_STOP);
         return false;
     }
-    if (output_token(&r->output, id, armed, &finish, &s->err) || events_check(&r->events, &s->err))
+    lathe_status st = output_token(&r->output, *id, armed, &finish, &s->err);
+    if (output_is_thinking(&r->output) && closing_room(&r->closing, r->usage.reasoning_tokens) <= 0)
+        closing_begin(&r->closing, true);
+    if (st || events_check(&r->events, &s->err))
         s->ended = true;
     else if (finish >= 0)
         end(s, (lathe_finish)finish);
@@ -164,13 +181,25 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
     return !s->ended;
 }
 
-/* Chooses the token after the slot's sequence, which is at `position`, by row i of the logits, and publishes
- * it. True if the request goes on; *id is then in the sequence. */
+/* The row of logits is looked at where its probabilities are wanted. */
+static lathe_status skip_choice(struct lathe_engine *e, struct slot *s, int32_t i,
+                                struct verify_row *row, int32_t position)
+{
+    row->logits = tensor_at(&e->step.logits, i);
+    return s->request->n_logprobs < 0 ? LATHE_OK
+                                      : logits_check(row->logits, &e->ids, position, &s->err);
+}
+
+/* Chooses the token after the slot's sequence, which is at `position`, by row i of the logits, unless it is
+ * without choice, and publishes it. True if the request goes on; *id is then in the sequence. */
 static bool next_token(struct lathe_engine *e, struct slot *s, int32_t i, struct verify_row *row,
                        int32_t position, int32_t *id)
 {
-    if (!choose(e, s, i, row, id))
-        return round_publish(e, s, row->logits, *id, position);
+    *id = -1;
+    lathe_status st = closing_is_on(&s->request->closing) ? skip_choice(e, s, i, row, position)
+                                                          : choose(e, s, i, row, id);
+    if (!st)
+        return round_publish(e, s, row->logits, id, position);
     explain_nonfinite(e, &s->err);
     s->ended = true;
     return false;
@@ -291,6 +320,7 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
                      int32_t first)
 {
     int32_t n_draft = d ? d->n : 0, kept = 0;
+    bool is_own = closing_is_on(&s->request->closing); /* no drafter made them */
     round_begin(s);
     for (bool goes_on = true; goes_on && kept <= n_draft; kept++) {
         struct verify_row row = {
@@ -305,9 +335,14 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
             goes_on = false;
         }
     }
-    verify_count(&s->request->usage.spec, n_draft, kept - 1);
-    activity_round(&e->activity, n_draft, kept - 1);
-    if (n_draft > 0 && !s->ended)
+    if (!is_own) {
+        verify_count(&s->request->usage.spec, n_draft, kept - 1);
+        activity_round(&e->activity, n_draft, kept - 1);
+    } else {
+        verify_count(&s->request->usage.spec, 0, 0);
+        activity_round(&e->activity, 0, 0);
+    }
+    if (n_draft > 0 && !is_own && !s->ended)
         spec_note_round(e, s->request, d, kept - 1);
     return kept;
 }

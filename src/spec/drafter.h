@@ -27,7 +27,8 @@ struct drafter_options {
         *dir; /* the drafter's own checkpoint; NULL: it is part of the target's, or has none */
 };
 
-/* Where a proposal comes from: statistics and limits are kept apart, because they differ so much. */
+/* Where a proposal comes from: statistics and limits are kept apart, because they differ so much. DRAFT_SOURCES itself: from
+ * no drafter. */
 enum draft_source { DRAFT_MODEL, DRAFT_LOOKUP, DRAFT_SOURCES };
 
 /* What a drafter wants to be told, and can give. Valid as long as the drafter. */

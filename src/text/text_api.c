@@ -226,6 +226,7 @@ void lathe_request_options_init(const lathe_text *text, bool thinking, lathe_req
     *o = (lathe_request_options){
         .sampling = text->sampling[thinking],
         .max_tokens = -1,
+        .think_budget = -1,
         .n_logprobs = -1,
         .n_prompt_logprobs = -1,
         .draft_k = -1,
