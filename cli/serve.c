@@ -15,6 +15,8 @@ static const char help[] =
     "\n"
     "  -m, --model DIR        the model's directory\n"
     "  --host NAME            where to listen (127.0.0.1)  --port N (8080; 0: any)\n"
+    "  --host unix:PATH       a Unix socket, for this user\n"
+    "  --tls-cert FILE  --tls-key FILE   HTTPS; PEM files\n"
     "  --api-key KEY          a key that clients must send; repeatable; also from\n"
     "                         the environment variable LATHE_API_KEY\n"
     "  --api-key-file FILE    a key a line, # begins a comment; repeatable\n"
@@ -33,24 +35,25 @@ static const char help[] =
     "  --drain-timeout S      then, for what still runs (30)\n"
     "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
     "  --json-keepalive S     (240; 0: none)  --log text|json|off\n"
+    "  --log-level error|info|debug|@FILE   (info)  --log-bodies   what was asked, too\n"
     "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
     "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"
     "\n"
-    "SIGTERM and Ctrl-C end it, a second one at once. Exit codes: 0 done, 1 failed,\n"
-    "2 wrong command line.\n";
+    "SIGTERM and Ctrl-C end it, a second one at once. SIGHUP reads keys, certificate and\n"
+    "log level again. Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
 
 struct serve {
     struct options options;
     struct engine_args engine;
-    const char *host, *unknown, *log, *timings;
+    const char *host, *unknown, *log, *timings, *tls_cert, *tls_key, *log_level;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
     const char *responses_reasoning;
     int64_t responses_store;
     int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
     int64_t default_max_tokens;
-    bool strict_model;
+    bool strict_model, log_bodies;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
 };
@@ -87,6 +90,10 @@ static void add_options(struct serve *v)
     option_int(o, "--write-timeout", NULL, &v->write_timeout, 1, 86400);
     option_int(o, "--json-keepalive", NULL, &v->json_keepalive, 0, 86400);
     option_int(o, "--default-max-tokens", NULL, &v->default_max_tokens, 1, INT32_MAX);
+    option_path(o, "--tls-cert", NULL, &v->tls_cert);
+    option_path(o, "--tls-key", NULL, &v->tls_key);
+    option_text(o, "--log-level", NULL, &v->log_level);
+    option_flag(o, "--log-bodies", NULL, &v->log_bodies);
     option_flag(o, "--strict-model", NULL, &v->strict_model);
     option_word(o, "--timings", NULL, &v->timings, "on|off");
     v->host = "127.0.0.1";
@@ -146,6 +153,10 @@ static void fill(struct serve *v, struct server_options *o)
     o->allowed_host = names_of(&v->allowed_host);
     o->cors_origin = names_of(&v->cors_origin);
     o->log = v->log && strcmp(v->log, "off") == 0 ? NULL : print_line;
+    o->log_level = v->log_level;
+    o->log_bodies = v->log_bodies;
+    o->tls_cert = v->tls_cert;
+    o->tls_key = v->tls_key;
     o->log_json = v->log && strcmp(v->log, "json") == 0;
     o->unknown_is_error = v->unknown && strcmp(v->unknown, "error") == 0;
     o->max_body = (size_t)v->max_body << 20;
@@ -155,21 +166,23 @@ static void fill(struct serve *v, struct server_options *o)
     o->responses_reasoning = reasoning_of(v->responses_reasoning);
 }
 
-/* ---- Signals: taken by one thread, which ends the process at the second --------------------- */
+/* ---- Signals: taken by one thread, which ends the process at the second that should end it -- */
 
 struct signals {
     sigset_t set;
-    int pipe[2]; /* a byte at the first */
+    int pipe[2]; /* 'h' at a SIGHUP, 'e' at the first that should end the process */
 };
 
 static void *take_signals(void *arg)
 {
     struct signals *s = arg;
     int which;
-    if (sigwait(&s->set, &which) == 0)
-        (void)!write(s->pipe[1], "", 1);
-    if (sigwait(&s->set, &which) == 0)
-        _exit(EXIT_FAILED);
+    for (bool ends = false; sigwait(&s->set, &which) == 0;) {
+        if (which != SIGHUP && ends)
+            _exit(EXIT_FAILED);
+        ends |= which != SIGHUP;
+        (void)!write(s->pipe[1], which == SIGHUP ? "h" : "e", 1);
+    }
     return NULL;
 }
 
@@ -181,6 +194,7 @@ static lathe_status signals_begin(struct signals *s, lathe_error *err)
     (void)sigemptyset(&s->set);
     (void)sigaddset(&s->set, SIGTERM);
     (void)sigaddset(&s->set, SIGINT);
+    (void)sigaddset(&s->set, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, &s->set, NULL);
     if (pipe(s->pipe) != 0 || pthread_create(&thread, NULL, take_signals, s) != 0)
         return fail(err, LATHE_E_MEMORY, "cannot wait for signals");
@@ -188,11 +202,12 @@ static lathe_status signals_begin(struct signals *s, lathe_error *err)
     return LATHE_OK;
 }
 
-static void signals_wait(const struct signals *s)
+/* Until the process should end. */
+static void signals_wait(const struct signals *s, struct server *server)
 {
-    char byte;
-    while (read(s->pipe[0], &byte, 1) < 0)
-        continue;
+    for (char byte = 0; byte != 'e';)
+        if (read(s->pipe[0], &byte, 1) == 1 && byte == 'h')
+            server_reload(server);
 }
 
 /* ---- Serving -------------------------------------------------------------------------------- */
@@ -205,8 +220,19 @@ static void show_progress(void *ctx, const char *what, uint64_t done, uint64_t t
 
 static bool is_loopback(const char *host)
 {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
-           strcmp(host, "localhost") == 0;
+    return strncmp(host, "unix:", 5) == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+static void tell_address(const struct serve *v)
+{
+    bool is_path = strncmp(v->host, "unix:", 5) == 0, is_v6 = !is_path && strchr(v->host, ':');
+    fprintf(stderr, "lathe: serving %s on %s%s%s%s", v->engine.model,
+            is_path       ? ""
+            : v->tls_cert ? "https://"
+                          : "http://",
+            is_v6 ? "[" : "", v->host, is_v6 ? "]" : "");
+    fprintf(stderr, is_path ? "\n" : ":%d\n", (int)server_port(v->server));
 }
 
 static lathe_status serve(struct serve *v, lathe_error *err)
@@ -241,10 +267,8 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     st = lathe_engine_open(&engine, &eo, err);
     if (!st) {
         server_ready(v->server, engine);
-        fprintf(stderr, "lathe: serving %s on http://%s%s%s:%d\n", v->engine.model,
-                strchr(v->host, ':') ? "[" : "", v->host, strchr(v->host, ':') ? "]" : "",
-                (int)server_port(v->server));
-        signals_wait(&signals);
+        tell_address(v);
+        signals_wait(&signals, v->server);
         fprintf(stderr, "lathe: shutting down\n");
         server_drain(v->server, v->drain_delay * 1000, v->drain_timeout * 1000);
     }

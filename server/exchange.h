@@ -11,11 +11,14 @@ struct route;
 
 enum { MAX_REQUEST_ID = 128, MAX_LISTED_BYTES = 512, MAX_LISTED_NAMES = 16 };
 
+enum { SESSION_SIZE = 17 };
+
 /* Of a generation, for the log. */
 struct record {
-    const char *dialect; /* NULL: nothing was generated */
-    char model[128];     /* as the client named it */
-    bool is_gone;        /* the client went away */
+    char session[SESSION_SIZE]; /* hash of the conversation's name, "" without one */
+    const char *dialect;        /* NULL: nothing was generated */
+    char model[128];            /* as the client named it */
+    bool is_gone;               /* the client went away */
     lathe_finish finish;
     lathe_usage usage;
 };

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "log.h"
+#include "session.h"
 #include "state.h"
 
 enum {
@@ -514,9 +516,13 @@ static bool make_room(struct run *r)
 
 static bool check_model(struct exchange *x)
 {
-    const struct server *s = x->server;
-    if (!s->options.strict_model || server_has_model(s, x->record.model))
+    struct server *s = x->server;
+    if (!x->record.model[0] || server_has_model(s, x->record.model))
         return true;
+    if (!s->options.strict_model) {
+        log_first(s, "the model name", x->record.model);
+        return true;
+    }
     return refuse_field(&x->failure, MODEL_NOT_FOUND, "model", "there is no model %.120s, only %s",
                         x->record.model, s->model);
 }
@@ -524,7 +530,10 @@ static bool check_model(struct exchange *x)
 static bool parse(struct run *r)
 {
     struct fields f;
-    bool ok = fields_open(&f, r->x) && r->d->parse(r->x, &f, &r->g, &r->state) && check_model(r->x);
+    bool ok = fields_open(&f, r->x);
+    if (ok)
+        session_of_body(&f, r->x->record.session);
+    ok = ok && r->d->parse(r->x, &f, &r->g, &r->state) && check_model(r->x);
     fields_close(&f);
     if (ok && r->g.options.max_tokens == -1 && r->x->server->options.default_max_tokens)
         r->g.options.max_tokens = r->x->server->options.default_max_tokens;

@@ -12,7 +12,7 @@
 
 /* ---- Host and Origin ------------------------------------------------------------------------ */
 
-enum { MAX_NAME = 255 };
+enum { MAX_NAME = 255, MAX_KEY_FILE = 1 << 20 };
 
 /* The name of "name:port" or "[v6]:port", brackets and a final dot removed. False if it is none. */
 static bool host_name(const char *host, char out[MAX_NAME + 1], const char **port)
@@ -111,13 +111,14 @@ lathe_status keys_add(struct keys *k, const char *key, size_t n, lathe_error *er
 
 lathe_status keys_add_file(struct keys *k, const char *path, lathe_error *err)
 {
-    struct file f = {0};
-    lathe_status st = file_map(&f, path, err);
+    struct buf f;
+    buf_init(&f, MAX_KEY_FILE);
+    lathe_status st = file_read(&f, path, err);
     size_t before = k->n;
-    for (size_t at = 0; !st && at < f.size;) {
-        const char *line = (const char *)f.data + at;
-        const char *end = memchr(line, '\n', f.size - at);
-        size_t n = end ? (size_t)(end - line) : f.size - at;
+    for (size_t at = 0; !st && at < f.len;) {
+        const char *line = f.data + at;
+        const char *end = memchr(line, '\n', f.len - at);
+        size_t n = end ? (size_t)(end - line) : f.len - at;
         at += n + 1;
         while (n && (line[n - 1] == '\r' || line[n - 1] == ' ' || line[n - 1] == '\t'))
             n--;
@@ -126,11 +127,9 @@ lathe_status keys_add_file(struct keys *k, const char *path, lathe_error *err)
         if (n && *line != '#')
             st = keys_add(k, line, n, err);
     }
-    file_unmap(&f);
+    buf_release(&f);
     if (!st && k->n == before)
-        st = fail(err, LATHE_E_FORMAT, "no API key in it");
-    if (st)
-        error_context(err, "%s", path);
+        st = fail(err, LATHE_E_FORMAT, "%s: no API key in it", path);
     return st;
 }
 

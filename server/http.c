@@ -11,10 +11,8 @@
  * Content-Length beyond the limit. */
 /* POLLRDHUP is an extension of Linux. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "certificate.h"
 #include "exchange.h"
+#include "listen.h"
 #include "log.h"
 #include "route.h"
+#include "session.h"
 #include "state.h"
 
 enum {
@@ -62,6 +63,8 @@ struct connection {
 struct http {
     struct server *server;
     struct MHD_Daemon *daemon;
+    struct listener listener; /* whose descriptor is the daemon's */
+    int32_t port;
     pthread_mutex_t lock;
     pthread_cond_t idle; /* a job ended, or a reply */
     struct connection *first;
@@ -70,7 +73,6 @@ struct http {
     int32_t n_long;    /* of these, generating */
     int32_t n_at_work; /* of these */
     pthread_cond_t turn;
-    pthread_mutex_t log_lock;
     pthread_t watchdog;
     bool stop;
     bool is_watched;
@@ -456,6 +458,7 @@ struct head {
     size_t bytes;
     int n_fields, n_host, n_length, n_transfer, n_origin;
     bool lengths_differ;
+    struct session_hint session;
     const char *host, *length, *origin, *encoding, *expect, *id, *authorization, *x_api_key;
 };
 
@@ -466,6 +469,7 @@ static enum MHD_Result on_field(void *cls, enum MHD_ValueKind kind, const char *
     (void)kind;
     value = value ? value : "";
     h->bytes += strlen(name) + strlen(value) + 4;
+    session_header(&h->session, name, value);
     h->n_fields++;
     if (strcasecmp(name, "Host") == 0) {
         h->host = value;
@@ -588,7 +592,7 @@ static bool check_head(struct call *k, const struct head *head)
     if (!route_find(x, &k->allow))
         return false;
     if (!x->route->no_key &&
-        !keys_match(x->server->keys, head->authorization, head->x_api_key, &x->owner))
+        !server_knows_key(x->server, head->authorization, head->x_api_key, &x->owner))
         return refuse(&x->failure, BAD_KEY, "%s: send Authorization: Bearer KEY, or x-api-key: KEY",
                       head->authorization || head->x_api_key ? "the API key is not known"
                                                              : "an API key is needed");
@@ -603,11 +607,7 @@ static void drop(struct call *k)
 {
     if (atomic_fetch_sub(&k->n_holders, 1) != 1)
         return;
-    if (!k->x.route || !k->x.route->no_key) {
-        pthread_mutex_lock(&k->http->log_lock);
-        log_request(&k->x, k->status, now_ms() - k->started_ms);
-        pthread_mutex_unlock(&k->http->log_lock);
-    }
+    log_request(&k->x, k->status, now_ms() - k->started_ms);
     atomic_fetch_sub(&k->x.server->bodies, k->counted);
     buf_release(&k->x.body);
     buf_release(&k->x.reply);
@@ -798,6 +798,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
             (void)snprintf(k->x.id, sizeof k->x.id, "%s", head.id);
         else
             make_id(&k->x);
+        session_of_headers(&head.session, k->x.record.session);
         if (!check_head(k, &head) &&
             (k->must_close || k->x.failure.condition == BODY_TOO_LARGE ||
              (head.expect && strcasecmp(head.expect, "100-continue") == 0)))
@@ -837,52 +838,49 @@ static void no_log(void *cls, const char *fmt, va_list ap)
     (void)ap;
 }
 
-static lathe_status resolve(const struct server_options *o, struct addrinfo **out, lathe_error *err)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    char port[12];
-    (void)snprintf(port, sizeof port, "%d", (int)o->port);
-    int rc = getaddrinfo(o->host, port, &hints, out);
-    if (rc == 0)
-        return LATHE_OK;
-    return fail(err, LATHE_E_ARGUMENT, "--host %s: %s", o->host, gai_strerror(rc));
-}
+/* 1.2 and 1.3, in the order that the server prefers. */
+static const char tls_priorities[] =
+    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
-static lathe_status start(struct http *h, const struct addrinfo *a, lathe_error *err)
+static lathe_status start(struct http *h, lathe_error *err)
 {
     const struct server_options *o = &h->server->options;
+    const struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)certificate_show},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)tls_priorities},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
-                     MHD_USE_ERROR_LOG | (a->ai_family == AF_INET6 ? (unsigned)MHD_USE_IPv6 : 0u);
-    errno = 0;
+                     MHD_USE_ERROR_LOG | (o->tls_cert ? (unsigned)MHD_USE_TLS : 0u);
     h->daemon = MHD_start_daemon(
-        flags, (uint16_t)o->port, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, no_log,
-        NULL, MHD_OPTION_SOCK_ADDR, a->ai_addr, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-        MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        flags, (uint16_t)h->port, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, no_log,
+        NULL, MHD_OPTION_LISTEN_SOCKET, h->listener.fd, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        h, MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->max_connections + MORE_CONNECTIONS),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_ARRAY, o->tls_cert ? tls : none,
+        MHD_OPTION_END);
     if (h->daemon)
         return LATHE_OK;
-    return fail(err, LATHE_E_IO, "cannot listen on %s port %d: %s", o->host, (int)o->port,
-                errno ? strerror(errno) : "libmicrohttpd refused");
+    return fail(err, LATHE_E_IO, "cannot serve %s port %d: libmicrohttpd refused", o->host,
+                (int)h->port);
 }
 
 lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
 {
     struct http *h = calloc(1, sizeof *h);
-    struct addrinfo *a = NULL;
     if (!h)
         return fail_memory(err, sizeof *h);
     h->server = s;
+    h->listener.fd = -1;
     (void)pthread_mutex_init(&h->lock, NULL);
-    (void)pthread_mutex_init(&h->log_lock, NULL);
     (void)pthread_cond_init(&h->idle, NULL);
     (void)pthread_cond_init(&h->turn, NULL);
-    lathe_status st = resolve(&s->options, &a, err);
+    lathe_status st = listen_open(&h->listener, s->options.host, s->options.port, err);
+    h->port = listen_port(&h->listener);
     if (!st)
-        st = start(h, a, err);
-    if (a)
-        freeaddrinfo(a);
+        st = start(h, err);
     if (!st && pthread_create(&h->watchdog, NULL, watch, h) != 0)
         st = fail(err, LATHE_E_MEMORY, "cannot start a thread");
     else
@@ -896,8 +894,7 @@ lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
 
 int32_t http_port(const struct http *h)
 {
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    return info ? info->port : 0;
+    return h->port;
 }
 
 /* A job runs, or a reply is on its way. */
@@ -950,11 +947,11 @@ void http_close(struct http *h)
     pthread_mutex_unlock(&h->lock);
     if (h->is_watched)
         (void)pthread_join(h->watchdog, NULL);
+    listen_remove(&h->listener);
     if (h->daemon)
         MHD_stop_daemon(h->daemon);
     pthread_cond_destroy(&h->idle);
     pthread_cond_destroy(&h->turn);
     pthread_mutex_destroy(&h->lock);
-    pthread_mutex_destroy(&h->log_lock);
     free(h);
 }

@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "base/json.h"
-#include "query.h"
 #include "route.h"
 #include "state.h"
+#include "url.h"
 
 static void put(struct buf *out, const char *s)
 {

@@ -1,13 +1,84 @@
 #include "log.h"
 
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/utf8.h"
+#include "route.h"
 #include "state.h"
 
-enum { LINE_LIMIT = 16 << 10 };
+enum {
+    LINE_LIMIT = 16 << 10,
+    MAX_BODY = 256 << 10,           /* of a body that is logged; what is longer is cut */
+    BODY_LINE_LIMIT = 8 * MAX_BODY, /* escaped */
+    MAX_FIRSTS = 256,               /* names that are remembered */
+};
+
+struct log {
+    pthread_mutex_t lock;
+    char *first[MAX_FIRSTS]; /* what was told once already */
+    size_t n_firsts;
+};
+
+lathe_status log_open(struct log **l, lathe_error *err)
+{
+    *l = calloc(1, sizeof **l);
+    if (*l && pthread_mutex_init(&(*l)->lock, NULL) == 0)
+        return LATHE_OK;
+    free(*l);
+    *l = NULL;
+    return fail_memory(err, sizeof **l);
+}
+
+void log_close(struct log *l)
+{
+    if (!l)
+        return;
+    for (size_t i = 0; i < l->n_firsts; i++)
+        free(l->first[i]);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+/* ---- Levels --------------------------------------------------------------------------------- */
+
+static bool level_of(const char *word, size_t n, enum log_level *out)
+{
+    static const char *const name[] = {"error", "info", "debug"};
+    for (int i = 0; i < 3; i++)
+        if (strlen(name[i]) == n && memcmp(name[i], word, n) == 0) {
+            *out = (enum log_level)i;
+            return true;
+        }
+    return false;
+}
+
+lathe_status log_read_level(const char *option, enum log_level *out, lathe_error *err)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    const char *word = option;
+    lathe_status st = LATHE_OK;
+    if (option[0] == '@') {
+        st = file_read(&b, option + 1, err);
+        word = buf_str(&b);
+    }
+    word += strspn(word, " \t\r\n");
+    if (!st && !level_of(word, strcspn(word, " \t\r\n"), out))
+        st = fail(err, LATHE_E_ARGUMENT,
+                  "the log level %s is \"%.40s\", expected error, info or debug",
+                  option[0] == '@' ? option : "", word);
+    buf_release(&b);
+    return st;
+}
+
+/* ---- Pieces of a line ----------------------------------------------------------------------- */
 
 /* Outside JSON a value is a word, or in quotes. */
 static void put(struct buf *out, bool json, const char *name, const char *value)
@@ -27,6 +98,32 @@ static void put_number(struct buf *out, bool json, const char *name, double valu
                name, decimals, value);
 }
 
+static void put_time(struct buf *out, const struct server *s)
+{
+    char when[32] = "";
+    time_t now = (time_t)server_now(s);
+    struct tm tm;
+    if (gmtime_r(&now, &tm))
+        (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    if (s->options.log_json) {
+        buf_putc(out, '{');
+        put(out, true, "time", when);
+    } else {
+        buf_puts(out, when);
+    }
+}
+
+static void give(struct server *s, struct buf *line)
+{
+    if (s->options.log_json)
+        buf_putc(line, '}');
+    if (line->over || line->no_memory)
+        return;
+    pthread_mutex_lock(&s->log->lock);
+    s->options.log(s->options.log_ctx, buf_str(line));
+    pthread_mutex_unlock(&s->log->lock);
+}
+
 static const char *finish_word(const struct record *r)
 {
     return r->is_gone                              ? "abort"
@@ -43,9 +140,13 @@ static void put_generation(struct buf *out, bool json, const struct record *r)
 {
     const lathe_usage *u = &r->usage;
     put(out, json, "dialect", r->dialect);
+    if (r->session[0])
+        put(out, json, "session", r->session);
     put(out, json, "finish", finish_word(r));
     put_number(out, json, "prompt", u->prompt_tokens, 0);
     put_number(out, json, "cached", u->cached_tokens, 0);
+    if (u->miss != LATHE_MISS_NONE)
+        put(out, json, "miss", lathe_miss_name(u->miss));
     put_number(out, json, "reasoning", u->reasoning_tokens, 0);
     put_number(out, json, "output", u->completion_tokens, 0);
     put_number(out, json, "queue_ms", u->queue_ms, 1);
@@ -57,25 +158,45 @@ static void put_generation(struct buf *out, bool json, const struct record *r)
     put_number(out, json, "accepted", u->spec.accepted, 0);
 }
 
+/* All of it that is UTF-8. */
+static void put_body(struct buf *out, bool json, const struct buf *body)
+{
+    size_t n = utf8_valid_prefix(buf_str(body), body->len < MAX_BODY ? body->len : MAX_BODY);
+    buf_puts(out, json ? ",\"body\":" : " body=");
+    json_print_string(out, buf_str(body), n);
+}
+
+static bool is_wanted(const struct exchange *x, int status)
+{
+    int level = atomic_load(&x->server->log_level);
+    bool is_probe = x->route && x->route->no_key;
+    return x->server->options.log && (level == LOG_LEVEL_DEBUG || !is_probe) &&
+           (level != LOG_LEVEL_ERROR || status >= 500);
+}
+
+static void tell_unknown_fields(const struct exchange *x)
+{
+    const char *s = buf_str(&x->unknown);
+    char name[80];
+    while (*s) {
+        size_t n = strcspn(s, ",");
+        (void)snprintf(name, sizeof name, "%.*s", (int)n, s);
+        log_first(x->server, "unknown field", name);
+        s += n;
+        s += strspn(s, ", ");
+    }
+}
+
 void log_request(const struct exchange *x, int status, int64_t ms)
 {
     const struct server_options *o = &x->server->options;
     struct buf line;
-    char when[32] = "";
-    time_t now = (time_t)server_now(x->server);
-    struct tm tm;
     bool json = o->log_json;
-    if (!o->log)
+    if (!is_wanted(x, status))
         return;
-    buf_init(&line, LINE_LIMIT);
-    if (gmtime_r(&now, &tm))
-        (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    if (json)
-        buf_puts(&line, "{");
-    else
-        buf_puts(&line, when);
-    if (json)
-        put(&line, json, "time", when);
+    tell_unknown_fields(x);
+    buf_init(&line, o->log_bodies ? BODY_LINE_LIMIT : LINE_LIMIT);
+    put_time(&line, x->server);
     put(&line, json, "id", x->id);
     put(&line, json, "method", x->method);
     put(&line, json, "path", x->path ? x->path : "");
@@ -87,9 +208,44 @@ void log_request(const struct exchange *x, int status, int64_t ms)
         put_generation(&line, json, &x->record);
     if (x->failure.condition != FINE)
         put(&line, json, "error", failure_code(x->failure.condition));
-    if (json)
-        buf_putc(&line, '}');
-    if (!line.over && !line.no_memory)
-        o->log(o->log_ctx, buf_str(&line));
+    if (o->log_bodies && x->body.len)
+        put_body(&line, json, &x->body);
+    give(x->server, &line);
     buf_release(&line);
+}
+
+/* ---- Notices -------------------------------------------------------------------------------- */
+
+void log_notice(struct server *s, enum log_level level, const char *fmt, ...)
+{
+    char text[1200];
+    struct buf line;
+    va_list ap;
+    if (!s->options.log || (int)level > atomic_load(&s->log_level))
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    buf_init(&line, LINE_LIMIT);
+    put_time(&line, s);
+    buf_puts(&line, s->options.log_json ? ",\"notice\":" : " notice=");
+    json_print_string(&line, text, utf8_valid_prefix(text, strlen(text)));
+    give(s, &line);
+    buf_release(&line);
+}
+
+void log_first(struct server *s, const char *what, const char *name)
+{
+    struct log *l = s->log;
+    lathe_error text;
+    bool is_new = true;
+    (void)fail(&text, LATHE_OK, "%s %.120s", what, name);
+    pthread_mutex_lock(&l->lock);
+    for (size_t i = 0; i < l->n_firsts && is_new; i++)
+        is_new = strcmp(l->first[i], text.message) != 0;
+    is_new = is_new && l->n_firsts < MAX_FIRSTS && (l->first[l->n_firsts] = strdup(text.message));
+    l->n_firsts += is_new;
+    pthread_mutex_unlock(&l->lock);
+    if (is_new)
+        log_notice(s, LOG_LEVEL_INFO, "%s, here for the first time", text.message);
 }

@@ -61,31 +61,6 @@ static const struct refused {
     {"/embeddings", "embeddings are not supported"},
 };
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-bool path_decode(const char *path, size_t n, char *out)
-{
-    size_t len = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = path[i];
-        if (c == '%' && n - i >= 3 && hex(path[i + 1]) >= 0 && hex(path[i + 2]) >= 0) {
-            c = (char)(hex(path[i + 1]) << 4 | hex(path[i + 2]));
-            i += 2;
-            if (c == 0)
-                return false;
-        }
-        out[len++] = c;
-    }
-    out[len] = 0;
-    return true;
-}
-
 static bool begins(const char *s, size_t n, const char *with)
 {
     size_t m = strlen(with);

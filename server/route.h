@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "exchange.h"
+#include "url.h"
 
 enum method { GET = 1, POST = 2, DELETE = 4 }; /* bits of a set */
 
@@ -28,9 +29,6 @@ struct route {
     void (*handle)(struct exchange *x);
 };
 extern const struct route routes[]; /* ends with {0} */
-
-/* Decodes %XX; a plus sign stays. False at %00. `out` has room for as many bytes as `path`. */
-bool path_decode(const char *path, size_t n, char *out);
 
 /* Finds x->route and x->rest for x->method and x->path, whose slash at the end goes, and x->shape in any case. On
  * failure x->failure says why, and *allow which methods there are (enum method). */

@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/utf8.h"
+#include "certificate.h"
+#include "log.h"
 #include "state.h"
 #include "store.h"
 
@@ -108,15 +110,64 @@ static void make_fingerprint(struct server *s)
                    digest[1], digest[2], digest[3], digest[4], digest[5]);
 }
 
+/* ---- What SIGHUP reads again ---------------------------------------------------------------- */
+
 static lathe_status read_keys(struct server *s, lathe_error *err)
 {
     const struct server_options *o = &s->options;
-    lathe_status st = keys_open(&s->keys, err);
+    struct keys *keys = NULL;
+    lathe_status st = keys_open(&keys, err);
     for (size_t i = 0; i < o->key.n && !st; i++)
-        st = keys_add(s->keys, o->key.name[i], strlen(o->key.name[i]), err);
+        st = keys_add(keys, o->key.name[i], strlen(o->key.name[i]), err);
     for (size_t i = 0; i < o->key_file.n && !st; i++)
-        st = keys_add_file(s->keys, o->key_file.name[i], err);
+        st = keys_add_file(keys, o->key_file.name[i], err);
+    if (!st) {
+        pthread_mutex_lock(&s->lock);
+        struct keys *old = s->keys;
+        s->keys = keys;
+        pthread_mutex_unlock(&s->lock);
+        keys = old;
+    }
+    keys_close(keys);
     return st;
+}
+
+static lathe_status read_level(struct server *s, lathe_error *err)
+{
+    const char *option = s->options.log_level;
+    enum log_level level = LOG_LEVEL_INFO;
+    lathe_status st = option ? log_read_level(option, &level, err) : LATHE_OK;
+    if (!st)
+        atomic_store(&s->log_level, (int)level);
+    return st;
+}
+
+static lathe_status read_certificate(struct server *s, lathe_error *err)
+{
+    const struct server_options *o = &s->options;
+    if (!o->tls_cert != !o->tls_key)
+        return fail(err, LATHE_E_ARGUMENT, "--tls-cert and --tls-key belong together");
+    return o->tls_cert ? certificate_load(o->tls_cert, o->tls_key, err) : LATHE_OK;
+}
+
+void server_reload(struct server *s)
+{
+    static lathe_status (*const read[])(struct server * s, lathe_error * err) = {
+        read_level, read_keys, read_certificate};
+    lathe_error err;
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+        if (read[i](s, &err))
+            log_notice(s, LOG_LEVEL_ERROR, "not read again: %s", err.message);
+    log_notice(s, LOG_LEVEL_INFO, "keys, certificate and log level were read again");
+}
+
+bool server_knows_key(struct server *s, const char *authorization, const char *x_api_key,
+                      struct owner *owner)
+{
+    pthread_mutex_lock(&s->lock);
+    bool knows = keys_match(s->keys, authorization, x_api_key, owner);
+    pthread_mutex_unlock(&s->lock);
+    return knows;
 }
 
 /* ---- Ids and the clock ---------------------------------------------------------------------- */
@@ -149,6 +200,7 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
         return fail_memory(err, sizeof *s);
     s->options = *o;
     s->created = server_now(s);
+    (void)pthread_mutex_init(&s->lock, NULL);
     atomic_init(&s->phase, PHASE_LOADING);
     lathe_status st = name_model(s, err);
     if (!st)
@@ -158,9 +210,15 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         make_fingerprint(s);
     if (!st)
+        st = log_open(&s->log, err);
+    if (!st)
+        st = read_level(s, err);
+    if (!st)
         st = read_keys(s, err);
     if (!st)
         st = store_open(&s->store, o->n_responses, RESPONSES_BYTES, err);
+    if (!st)
+        st = read_certificate(s, err);
     if (!st)
         st = http_open(&s->http, s, err);
     if (st)
@@ -175,9 +233,12 @@ int32_t server_port(const struct server *s)
     return http_port(s->http);
 }
 
-bool server_has_key(const struct server *s)
+bool server_has_key(struct server *s)
 {
-    return keys_any(s->keys);
+    pthread_mutex_lock(&s->lock);
+    bool any = keys_any(s->keys);
+    pthread_mutex_unlock(&s->lock);
+    return any;
 }
 
 /* A name without what some clients append: "[1m]", ":tag". */
@@ -237,6 +298,10 @@ void server_close(struct server *s)
     http_close(s->http);
     keys_close(s->keys);
     store_close(s->store);
+    log_close(s->log);
+    if (s->options.tls_cert)
+        certificates_release();
+    pthread_mutex_destroy(&s->lock);
     free(s->template);
     free(s);
 }

@@ -17,13 +17,15 @@ enum responses_reasoning {
 };
 
 struct server_options {
-    const char *host; /* a name or an address */
+    const char *host; /* a name or an address, or unix:PATH */
     int32_t port;     /* 0: any that is free */
     const char *model_dir;
     int32_t n_ctx, n_slots, n_queue; /* of the engine that will be given */
     struct names alias; /* names of the model; the first is its id. None: the directory's name */
     struct names key, key_file, allowed_host, cors_origin;
-    bool unknown_is_error;        /* refuse unknown fields of bodies */
+    const char *tls_cert,
+        *tls_key;          /* PEM files; NULL: no TLS. One server of a process may have them */
+    bool unknown_is_error; /* refuse unknown fields of bodies */
     size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
     int32_t max_connections;
     int32_t queue_timeout_s, request_timeout_s; /* 0: none */
@@ -34,10 +36,14 @@ struct server_options {
     bool no_timings;            /* replies leave them out */
     enum responses_reasoning responses_reasoning;
     int32_t n_responses; /* that are stored; 0: none */
-    /* Takes a line for each request that is over, probes aside; any thread, one call at a time. NULL: none. */
+    /* Takes a line for each request that is over, and notices; any thread, one call at a time. NULL: none. */
     void (*log)(void *ctx, const char *line);
     void *log_ctx;
     bool log_json; /* the lines are JSON objects */
+    /* "error": requests that failed with 500 and more; "info", and NULL: all but probes; "debug": these too; or
+     * "@FILE", which holds one of the words */
+    const char *log_level;
+    bool log_bodies; /* the lines have the bodies of requests */
     /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
     int64_t (*now)(void);
     void (*id)(char out[25]);
@@ -49,7 +55,9 @@ void server_options_init(struct server_options *o);
 /* Listens. What *o points to must stay until the server is closed. */
 lathe_status server_open(struct server **s, const struct server_options *o, lathe_error *err);
 int32_t server_port(const struct server *s);
-bool server_has_key(const struct server *s);
+bool server_has_key(struct server *s);
+/* Reads keys, certificate and log level again; what cannot be read stays as it is, and the log says so. */
+void server_reload(struct server *s);
 /* From here on requests are served by this engine, which is closed after the server. */
 void server_ready(struct server *s, lathe_engine *engine);
 /* The share of the model that is loaded, 0..1. */

@@ -18,7 +18,10 @@ struct http;
 struct store;
 struct server {
     struct server_options options;
+    pthread_mutex_t lock; /* of the keys */
     struct keys *keys;
+    _Atomic(int) log_level; /* enum log_level */
+    struct log *log;
     struct http *http;
     struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */
@@ -40,6 +43,10 @@ int64_t server_now(const struct server *s);
 
 /* Is it the model's id or an alias, what clients append aside? */
 bool server_has_model(const struct server *s, const char *name);
+
+/* As keys_match. */
+bool server_knows_key(struct server *s, const char *authorization, const char *x_api_key,
+                      struct owner *owner);
 
 /* Listening and connections: http.c. */
 lathe_status http_open(struct http **h, struct server *s, lathe_error *err);

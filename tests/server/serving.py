@@ -19,16 +19,20 @@ class Server:
         self.process = subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
         )
-        self.port = None
+        self.url = self.port = self.path = None
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
-            found = re.search(r"serving .*:(\d+)$", line)
+            found = re.search(r"serving .* on (\S+)$", line)
             if found:
-                self.port = int(found.group(1))
+                self.url = found.group(1)
                 break
-        if not self.port:
+        if not self.url:
             raise RuntimeError("the server did not start: " + "".join(self.lines))
+        if self.url.startswith("unix:"):
+            self.path = self.url[5:]
+        else:
+            self.port = int(self.url.rpartition(":")[2])
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
@@ -49,6 +53,11 @@ class Server:
             self.process.wait()
 
     def connect(self):
+        if self.path:
+            s = socket.socket(socket.AF_UNIX)
+            s.settimeout(20)
+            s.connect(self.path)
+            return s
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
     def memory(self):

@@ -1,0 +1,299 @@
+"""Operating a server, from outside: sockets, TLS, what SIGHUP reads again, the log, the drain."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from serving import Answer, Checks, Server, is_, wait_until
+
+PROGRAM, MODEL = sys.argv[1], sys.argv[2]
+CHAT = "/v1/chat/completions"
+SECRET = "the-quick-brown-secret"
+
+
+def ask(text="a", **more):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 3, "ignore_eos": True, **more}
+
+
+def last_line(s, word):
+    wait_until(lambda: any(word in line for line in s.lines))
+    return [line for line in s.lines if word in line][-1]
+
+
+def fails(*options):
+    """The message of a server that does not start."""
+    try:
+        with Server(PROGRAM, MODEL, *options):
+            raise AssertionError(f"it starts with {options}")
+    except RuntimeError as e:
+        return str(e)
+
+
+# ---- Unix sockets
+
+
+def check_unix_sockets(folder):
+    path = folder + "/lathe.sock"
+    with Server(PROGRAM, MODEL, "--host", "unix:" + path) as s:
+        is_(s.url, "unix:" + path)
+        is_(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        is_(any("warning" in line for line in s.lines), False)
+        is_(s.send("GET", "/health").status, 200)
+        is_(s.send("GET", "/health", host="evil.com").status, 403)
+        is_(s.send("POST", CHAT, ask()).status, 200)
+        is_("in use" in fails("--host", "unix:" + path), True)
+        is_(s.send("GET", "/health").status, 200)
+        is_(s.stop(), 0)
+    is_(os.path.exists(path), False)
+
+
+def check_unix_socket_of_a_killed_server(folder):
+    path = folder + "/lathe.sock"
+    with Server(PROGRAM, MODEL, "--host", "unix:" + path) as s:
+        is_(s.stop(signal.SIGKILL), -9)
+    is_(os.path.exists(path), True)
+    with Server(PROGRAM, MODEL, "--host", "unix:" + path) as s:
+        is_(s.send("GET", "/health").status, 200)
+        os.rename(path, path + ".away")
+        open(path, "w").close()
+        is_(s.stop(), 0)
+    is_(os.path.isfile(path), True)  # not the server's
+    is_("in use" in fails("--host", "unix:" + path), True)
+    os.remove(path)
+    is_("1 to 107" in fails("--host", "unix:" + folder + "/" + "a" * 120), True)
+    is_("No such file" in fails("--host", f"unix:{folder}/none/lathe.sock"), True)
+
+
+def check_unix_client_that_goes_away(folder):
+    path = folder + "/lathe.sock"
+    with Server(PROGRAM, MODEL, "--host", "unix:" + path) as s:
+        with s.connect() as c:
+            data = json.dumps(ask(max_tokens=2000, stream=True)).encode()
+            c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(data)) + data)
+            c.recv(100)
+        is_("finish=abort" in last_line(s, "POST"), True)
+
+
+# ---- TLS
+
+
+def certificate(folder, name):
+    """Paths of a fresh self-signed certificate and its key."""
+    cert, key = f"{folder}/{name}.crt", f"{folder}/{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+               "-keyout", key, "-out", cert, "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+def secure(s, ca, version=None):
+    context = ssl.create_default_context(cafile=ca)
+    if version:
+        context.minimum_version = context.maximum_version = version
+    return context.wrap_socket(s.connect(), server_hostname="localhost")
+
+
+def name_shown(s, ca):
+    with secure(s, ca) as c:
+        return dict(pair[0] for pair in c.getpeercert()["subject"])["commonName"]
+
+
+def post(c, body, close=False):
+    data = json.dumps(body).encode()
+    more = "Connection: close\r\n" if close else ""
+    c.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def read_all(c):
+    data = b""
+    while piece := c.recv(65536):
+        data += piece
+    return data
+
+
+def check_tls(folder):
+    cert, key = certificate(folder, "one")
+    with Server(PROGRAM, MODEL, "--tls-cert", cert, "--tls-key", key) as s:
+        is_(s.url.startswith("https://"), True)
+        with secure(s, cert) as c:
+            for _ in range(2):
+                post(c, ask())
+                is_(Answer(c).status, 200)
+            post(c, ask(stream=True, max_tokens=50), close=True)
+            is_(b"data: [DONE]\n\n" in read_all(c), True)
+        for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+            with secure(s, cert, version) as c:
+                c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                is_(Answer(c).status, 200)
+        with s.connect() as c:  # no handshake
+            c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            is_(b"HTTP/1.1 200" in c.recv(100), False)
+        with secure(s, cert) as c:
+            post(c, ask(stream=True, max_tokens=2000))
+            c.recv(100)
+        is_("finish=abort" in last_line(s, "finish=abort"), True)
+        is_(s.stop(), 0)
+
+
+def check_tls_certificates_are_replaced(folder):
+    cert, key = certificate(folder, "one")
+    other_cert, other_key = certificate(folder, "two")
+    with Server(PROGRAM, MODEL, "--tls-cert", cert, "--tls-key", key) as s:
+        both = folder + "/both.pem"
+        with open(both, "w") as f:
+            f.write(open(cert).read() + open(other_cert).read())
+        is_(name_shown(s, both), "one")
+        with secure(s, both) as held:
+            os.replace(other_cert, cert)
+            s.process.send_signal(signal.SIGHUP)
+            is_("not read again" in last_line(s, "not read again"), True)
+            is_(name_shown(s, both), "one")  # the key is the old one's
+            os.replace(other_key, key)
+            s.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: name_shown(s, both) == "two")
+            held.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            is_(Answer(held).status, 200)
+        with open(key, "w") as f:
+            f.write("no key")
+        s.process.send_signal(signal.SIGHUP)
+        is_("no key in PEM form" in last_line(s, "PEM"), True)
+        is_(name_shown(s, both), "two")
+
+
+def check_tls_files_that_do_not_fit(folder):
+    cert, key = certificate(folder, "one")
+    _, other_key = certificate(folder, "two")
+    is_("belong together" in fails("--tls-cert", cert), True)
+    is_("one.crt and" in fails("--tls-cert", cert, "--tls-key", other_key), True)
+    is_("no certificates in PEM form" in fails("--tls-cert", key, "--tls-key", key), True)
+    is_("none.pem: No such file" in fails("--tls-cert", folder + "/none.pem", "--tls-key", key), True)
+
+
+# ---- What SIGHUP reads again
+
+
+def status_with(s, key):
+    return s.send("GET", "/v1/models", headers=[("x-api-key", key)]).status
+
+
+def check_keys_are_read_again(folder):
+    path = folder + "/keys"
+    with open(path, "w") as f:
+        f.write("# two keys\none\ntwo\n")
+    with Server(PROGRAM, MODEL, "--api-key-file", path, "--api-key", "fixed") as s:
+        is_([status_with(s, k) for k in ("one", "two", "three", "fixed")], [200, 200, 401, 200])
+        with open(path, "w") as f:
+            f.write("three\n")
+        s.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: status_with(s, "three") == 200)
+        is_([status_with(s, k) for k in ("one", "two", "fixed")], [401, 401, 200])
+        os.remove(path)
+        s.process.send_signal(signal.SIGHUP)
+        is_("not read again" in last_line(s, "not read again"), True)
+        is_([status_with(s, k) for k in ("three", "fixed")], [200, 200])
+        is_(s.stop(), 0)
+
+
+def check_log_levels(folder):
+    path = folder + "/level"
+    with open(path, "w") as f:
+        f.write("error\n")
+    with Server(PROGRAM, MODEL, "--log-level", "@" + path) as s:
+        s.send("GET", "/v1/models")
+        s.send("GET", "/health")
+        with open(path, "w") as f:
+            f.write("debug\n")
+        s.process.send_signal(signal.SIGHUP)
+        last_line(s, "were read again")
+        s.send("GET", "/health")
+        last_line(s, "path=/health")
+        is_([line for line in s.lines if "/v1/models" in line], [])
+        is_(len([line for line in s.lines if "/health" in line]), 1)
+        with open(path, "w") as f:
+            f.write("loud\n")
+        s.process.send_signal(signal.SIGHUP)
+        is_("loud" in last_line(s, "loud"), True)
+        s.send("GET", "/ready")
+        last_line(s, "path=/ready")
+    is_("expected error, info or debug" in fails("--log-level", "warn"), True)
+
+
+# ---- The log
+
+
+def check_log_lines(_):
+    with Server(PROGRAM, MODEL, "--log", "json") as s:
+        s.send("POST", CHAT, ask(SECRET, model="gpt-x", surprise=1, prompt_cache_key="mine"), [("Authorization", "Bearer " + SECRET)])
+        line = json.loads(last_line(s, '"path":"/v1/chat'))
+        is_((line["model"], line["status"], line["dialect"], line["finish"]), ("gpt-x", 200, "chat", "length"))
+        is_((line["output"], line["miss"], len(line["session"])), (3, "cold", 16))
+        for again in range(2):
+            s.send("POST", CHAT, ask(model="gpt-x", surprise=1, user="mine"), [("x-session-affinity", "other")][again:])
+        wait_until(lambda: len([x for x in s.lines if '"path"' in x]) == 3)
+        requests = [json.loads(x) for x in s.lines if '"path"' in x]
+        is_(requests[2]["session"], line["session"])
+        is_(requests[1]["session"] != line["session"], True)
+        notices = [json.loads(x)["notice"] for x in s.lines if '"notice"' in x]
+        is_(len(notices), 2)
+        is_(any("gpt-x" in n for n in notices) and any("surprise" in n for n in notices), True)
+        is_(SECRET in "".join(s.lines), False)
+    with Server(PROGRAM, MODEL, "--log", "json", "--log-bodies") as s:
+        s.send("POST", CHAT, json.dumps(ask(SECRET)).encode() + b"\xff", [("Authorization", "Bearer none")])
+        s.send("POST", CHAT, ask(SECRET))
+        wait_until(lambda: len([x for x in s.lines if '"body"' in x]) == 2)
+        is_([SECRET in json.loads(x)["body"] for x in s.lines if '"body"' in x], [True, True])
+
+
+# ---- The end
+
+
+def check_drain_with_a_delay(_):
+    with Server(PROGRAM, MODEL, "--drain-delay", "2", "--slots", "2") as s:
+        with s.connect() as held:
+            post(held, ask(stream=True, max_tokens=1500), close=True)
+            held.recv(100)
+            s.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: s.send("GET", "/ready").status == 503)
+            is_(s.send("GET", "/health").json, {"status": "draining"})
+            a = s.send("POST", CHAT, ask())
+            is_((a.status, a.headers["connection"].lower()), (200, "close"))
+            is_(b"data: [DONE]\n\n" in read_all(held), True)
+        is_(s.process.wait(30), 0)
+    with Server(PROGRAM, MODEL, "--drain-delay", "60") as s:
+        s.process.send_signal(signal.SIGHUP)
+        s.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: s.send("GET", "/ready").status == 503)
+        is_(s.stop(), 1)
+
+
+def check_model_lists(_):
+    with Server(PROGRAM, MODEL, "--alias", "nano", "--alias", "claude-nano") as s:
+        for query in "", "?limit=1", "?limit=1000&beta=true":
+            is_([m["id"] for m in s.send("GET", "/v1/models" + query).json["data"]], ["nano"])
+        for query in "?after_id=nano", "?before_id=claude%2Dnano":
+            a = s.send("GET", "/v1/models" + query).json
+            is_((a["data"], a["first_id"], a["has_more"]), ([], None, False))
+        for query, param in ("?limit=0", "limit"), ("?limit=x", "limit"), ("?after_id=other", "after_id"):
+            a = s.send("GET", "/v1/models" + query)
+            is_((a.status, a.json["error"]["param"]), (400, param))
+
+
+def run(f):
+    def check():
+        with tempfile.TemporaryDirectory() as folder:
+            f(folder)
+
+    check.__name__ = f.__name__
+    return check
+
+
+ALL = [run(f) for name, f in list(globals().items()) if name.startswith("check_")]
+sys.exit(Checks("test_operating").run(ALL, sys.argv[3:]))
