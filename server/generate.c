@@ -288,6 +288,7 @@ static void add_usage(lathe_usage *sum, const lathe_usage *u, bool is_first_of_p
     }
     sum->completion_tokens += u->completion_tokens;
     sum->reasoning_tokens += u->reasoning_tokens;
+    sum->forced_tokens += u->forced_tokens;
     sum->repaired_calls += u->repaired_calls;
     sum->queue_ms = larger(sum->queue_ms, u->queue_ms);
     sum->prefill_ms = larger(sum->prefill_ms, u->prefill_ms);

@@ -301,6 +301,8 @@ typedef struct lathe_activity {
     uint64_t prompt_tokens, cached_tokens; /* of requests that a slot took */
     uint64_t completion_tokens, reasoning_tokens;
     uint64_t ended_in_reasoning; /* requests that an end token ended inside a think block */
+    uint64_t closed_for_end;     /* think blocks that were closed in the place of an end token */
+    uint64_t closed_for_budget;  /* and because they had as many tokens as they may */
     /* Speculation, as in lathe_spec_stats. */
     uint64_t rounds, drafted, accepted;
     uint64_t drafted_at[LATHE_MAX_DRAFT], accepted_at[LATHE_MAX_DRAFT];
@@ -460,6 +462,7 @@ typedef struct lathe_usage {
     int32_t completion_tokens; /* an end token that was sampled counts */
     int32_t
         reasoning_tokens; /* of the think block, with its separator and what was generated without choice */
+    int32_t forced_tokens;  /* of these without choice: the end of a think block */
     int32_t repaired_calls; /* tool calls that an end token cut off, and that were completed */
     double queue_ms, prefill_ms, decode_ms;
     lathe_spec_stats spec;

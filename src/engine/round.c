@@ -137,11 +137,13 @@ static lathe_status choose(struct lathe_engine *e, struct slot *s, int32_t i,
 }
 
 /* The token that comes where `id` was chosen: another, if it is without choice. */
-static int32_t without_choice(lathe_request *r, int32_t id)
+static int32_t without_choice(struct lathe_engine *e, lathe_request *r, int32_t id)
 {
     struct closing *c = &r->closing;
-    if (c->replaces_end && output_is_thinking(&r->output) && is_stop_id(r, r->n_own_stop_id, id))
+    if (c->replaces_end && output_is_thinking(&r->output) && is_stop_id(r, r->n_own_stop_id, id)) {
+        e->activity.now.closed_for_end += c->at == CLOSING_NOT_BEGUN;
         closing_begin(c, false);
+    }
     return closing_is_on(c) ? c->id[c->at++] : id;
 }
 
@@ -151,8 +153,9 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
     lathe_request *r = s->request;
     int32_t finish, chosen = *id;
     bool is_forced = closing_is_on(&r->closing);
-    *id = without_choice(r, chosen);
+    *id = without_choice(e, r, chosen);
     is_forced |= *id != chosen;
+    r->usage.forced_tokens += is_forced;
     sampler_commit(r->sampler, id, 1);
     r->usage.completion_tokens++;
     e->activity.now.completion_tokens++;
@@ -170,8 +173,11 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
         return false;
     }
     lathe_status st = output_token(&r->output, *id, armed, &finish, &s->err);
-    if (output_is_thinking(&r->output) && closing_room(&r->closing, r->usage.reasoning_tokens) <= 0)
+    if (output_is_thinking(&r->output) &&
+        closing_room(&r->closing, r->usage.reasoning_tokens) <= 0) {
+        e->activity.now.closed_for_budget += r->closing.at == CLOSING_NOT_BEGUN;
         closing_begin(&r->closing, true);
+    }
     if (st || events_check(&r->events, &s->err))
         s->ended = true;
     else if (finish >= 0)

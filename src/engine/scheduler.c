@@ -81,6 +81,7 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     r->usage.queue_ms = r->started_ms - r->submitted_ms;
     r->usage.prompt_tokens = r->n_prompt;
     adapt_init(&r->adapt, &e->spec.all);
+    e->activity.now.closed_for_budget += closing_is_on(&r->closing); /* it is 0 */
     e->activity.now.prompt_tokens += (uint64_t)r->n_prompt;
     e->activity.now.cached_tokens += (uint64_t)best_n;
     lathe_event ev = {.type = LATHE_EVENT_ACCEPTED, .usage = r->usage};

@@ -171,6 +171,8 @@ TEST(budget_is_exact)
 {
     static const int32_t budget[] = {0, 1, 2, 5, 9};
     lathe_engine *e = open_engine("none", false);
+    lathe_activity a;
+    int n_closed = 0;
     for (int q = 0; q < N_QUESTIONS; q++) {
         for (int b = 0; b < 10; b += test_quick() ? 3 : 1) {
             struct run free_run, run;
@@ -182,6 +184,9 @@ TEST(budget_is_exact)
             ask(e, &w, &run);
             int32_t n = closing_ids(e, w.message, id), p = run.last.usage.prompt_tokens;
             CHECK_INT(run.last.usage.reasoning_tokens, w.budget + n);
+            CHECK_INT(run.last.usage.forced_tokens, n);
+            lathe_engine_activity(e, &a, NULL, 0);
+            CHECK_INT(a.closed_for_budget, ++n_closed);
             for (int32_t i = 0; i < w.budget; i++)
                 CHECK_INT(run.token[i], free_run.token[i]);
             for (int32_t i = 0; i < n; i++)
@@ -272,6 +277,7 @@ TEST(end_token_is_replaced_once)
     lathe_engine *e = open_engine("mtp", false);
     int32_t id[64], n = closing_ids(e, NULL, id), end = e->text->im_end;
     struct run run;
+    lathe_activity a;
     /* Nothing but end tokens: the second one, behind the block, ends it. */
     struct wish w = {.messages = questions[0],
                      .budget = -1,
@@ -284,6 +290,9 @@ TEST(end_token_is_replaced_once)
     CHECK_INT(run.token[n], end);
     CHECK_INT(run.last.finish, LATHE_FINISH_STOP);
     CHECK_INT(run.last.usage.reasoning_tokens, n);
+    CHECK_INT(run.last.usage.forced_tokens, n);
+    lathe_engine_activity(e, &a, NULL, 0);
+    CHECK(a.closed_for_end == 1 && a.ended_in_reasoning == 0 && a.closed_for_budget == 0);
     CHECK_STR(run.reasoning, "");
     CHECK_STR(run.text, "");
     w.stops = true;
@@ -291,6 +300,9 @@ TEST(end_token_is_replaced_once)
     CHECK_INT(run.n, 1);
     CHECK_INT(run.token[0], end);
     CHECK_INT(run.last.finish, LATHE_FINISH_STOP);
+    CHECK_INT(run.last.usage.forced_tokens, 0);
+    lathe_engine_activity(e, &a, NULL, 0);
+    CHECK(a.closed_for_end == 1 && a.ended_in_reasoning == 1);
     lathe_engine_close(e);
 }
 
