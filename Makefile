@@ -65,7 +65,7 @@ BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profil
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o) $(addprefix $B/server/,conversation.o failure.o fields.o guard.o url.o dialect/anthropic_request.o)
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o) $(addprefix $B/server/,conversation.o failure.o fields.o guard.o thinking.o url.o dialect/anthropic_request.o)
 FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
@@ -125,7 +125,7 @@ $B/libserver.a: $(SERVER_OBJ)
 $B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd -lgnutls $(LDLIBS)
 # Over the fake engine, which comes before the library's.
-FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations)
+FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking)
 $(FAKE_TESTS): $B/tests/server/fake_engine.o $B/tests/server/rig.o
 $B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/server/fake_engine.o $B/libserver.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls $(LDLIBS)

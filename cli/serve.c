@@ -29,6 +29,12 @@ static const char help[] =
     "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
     "  --responses-store N    responses that are kept (256)\n"
     "  --responses-reasoning summary|content|both|none  (as requests ask)\n"
+    "  --thinking on|off|model  --effort WORD   of requests that say nothing (model)\n"
+    "  --pin-effort xhigh|medium|low   of all requests that think\n"
+    "  --budget-message TEXT  before a think block ends whose budget is spent\n"
+    "  --eos-in-think close|stop   an end token in it ends the block (close), or all\n"
+    "  --reasoning-field reasoning_content|reasoning|both   in chat completions\n"
+    "  --split-think on|off   <think> in an assistant's text is reasoning (on)\n"
     "  --strict-model         no other names than the model's are taken\n"
     "  --timings on|off       in replies (on)\n"
     "  --drain-delay S        at the end, not ready but serving (0)\n"
@@ -54,6 +60,8 @@ struct serve {
     int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
     int64_t default_max_tokens;
     bool strict_model, log_bodies;
+    const char *thinking, *effort, *pin_effort, *budget_message, *eos_in_think, *reasoning_field,
+        *split_think;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
 };
@@ -79,6 +87,14 @@ static void add_options(struct serve *v)
     option_word(o, "--log", NULL, &v->log, "text|json|off");
     option_word(o, "--responses-reasoning", NULL, &v->responses_reasoning,
                 "summary|content|both|none");
+    option_word(o, "--thinking", NULL, &v->thinking, "on|off|model");
+    option_word(o, "--effort", NULL, &v->effort, "xhigh|high|max|medium|low|minimal");
+    option_word(o, "--pin-effort", NULL, &v->pin_effort, "xhigh|medium|low");
+    option_text(o, "--budget-message", NULL, &v->budget_message);
+    option_word(o, "--eos-in-think", NULL, &v->eos_in_think, "close|stop");
+    option_word(o, "--reasoning-field", NULL, &v->reasoning_field,
+                "reasoning_content|reasoning|both");
+    option_word(o, "--split-think", NULL, &v->split_think, "on|off");
     option_int(o, "--responses-store", NULL, &v->responses_store, 0, 65536);
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
     option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
@@ -129,12 +145,36 @@ static enum responses_reasoning reasoning_of(const char *word)
                                           : RESPONSES_REASONING_NONE;
 }
 
+static bool is_word(const char *given, const char *word)
+{
+    return given && strcmp(given, word) == 0;
+}
+
+static void fill_thinking(const struct serve *v, struct server_options *o)
+{
+    o->thinking = (struct thinking_options){
+        .thinking = is_word(v->thinking, "on")    ? LATHE_ON
+                    : is_word(v->thinking, "off") ? LATHE_OFF
+                                                  : LATHE_DEFAULT,
+        .effort = v->effort,
+        .pinned_effort = v->pin_effort,
+        .budget_message = v->budget_message,
+        .end_in_think = is_word(v->eos_in_think, "stop"),
+    };
+    if (is_word(v->reasoning_field, "reasoning"))
+        o->reasoning_field = FIELD_REASONING;
+    else if (is_word(v->reasoning_field, "both"))
+        o->reasoning_field = FIELD_REASONING_CONTENT | FIELD_REASONING;
+    o->keep_think_tags = is_word(v->split_think, "off");
+}
+
 static void fill(struct serve *v, struct server_options *o)
 {
     const char *key = getenv("LATHE_API_KEY");
     if (key && *key && v->key.n < OPTION_MAX_LIST)
         v->key.value[v->key.n++] = key;
     server_options_init(o);
+    fill_thinking(v, o);
     o->host = v->host;
     o->port = (int32_t)v->port;
     o->model_dir = v->engine.model;
@@ -286,5 +326,7 @@ int serve_main(int argc, char **argv)
     if (!options_parse(&v.options, argc, argv, &code) ||
         !engine_args_check(&v.options, &v.engine, &code))
         return code;
+    if (v.budget_message && strstr(v.budget_message, "</think>"))
+        return options_usage(&v.options, "--budget-message: </think> follows it by itself");
     return serve(&v, &err) ? cli_fail(&err) : EXIT_DONE;
 }

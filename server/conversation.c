@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "state.h"
+
 enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
 
 const char *const conversation_fields[] = {"messages",
@@ -26,6 +28,7 @@ const size_t n_conversation_fields = sizeof conversation_fields / sizeof *conver
 struct writer {
     const struct json_doc *d;
     struct buf *out;
+    bool keeps_tags; /* a <think> block at the head of a text is text */
 };
 
 static const char *text_member(const struct writer *w, const json_t *object, const char *name,
@@ -183,7 +186,8 @@ static void put_message(const struct writer *w, const json_t *m)
     bool has_reasoning = is_assistant && put_reasoning(w, m);
     const char *s = json_text(w->d, content, &n);
     const char *refusal = is_assistant ? text_member(w, m, "refusal", &n_refusal) : NULL;
-    if (s && is_assistant && !has_reasoning && put_split(w, s, n)) {
+    bool may_split = s && is_assistant && !has_reasoning && !w->keeps_tags;
+    if (may_split && put_split(w, s, n)) {
         /* written */
     } else if (refusal && n_refusal && (!content || json_is_null(content))) {
         put_key(w->out, "content");
@@ -239,7 +243,7 @@ static void sort_results(const struct writer *w, const json_t *m, const json_t *
 bool chat_messages(const struct fields *f, struct chat *c)
 {
     const json_t *array = NULL;
-    struct writer w = {&f->doc, &c->messages};
+    struct writer w = {&f->doc, &c->messages, f->server && f->server->options.keep_think_tags};
     if (!field_array(f, "messages", &array, MAX_MESSAGES))
         return false;
     if (!array)
@@ -284,7 +288,7 @@ bool chat_messages(const struct fields *f, struct chat *c)
 static bool put_tool(const struct fields *f, struct buf *out, size_t i, const json_t *tool)
 {
     json_t *function = json_object_get(tool, "function");
-    struct writer w = {&f->doc, out};
+    struct writer w = {.d = &f->doc, .out = out};
     char param[48];
     (void)snprintf(param, sizeof param, "tools[%zu].type", i);
     if (json_object_get(tool, "type") && !text_is(&w, tool, "type", "function"))
@@ -318,131 +322,7 @@ static bool read_tools(const struct fields *f, struct chat *c)
     return true;
 }
 
-/* ---- Thinking ------------------------------------------------------------------------------- */
-
-static bool read_effort(const struct fields *f, const char *name, struct chat *c)
-{
-    static const char *const word[] = {"xhigh",   "high", "max",     "medium", "low",
-                                       "minimal", "none", "default", "auto"};
-    char param[64];
-    const char *s = NULL;
-    size_t n;
-    if (!field_text(f, name, &s, &n))
-        return false;
-    if (!s || c->conversation.effort)
-        return true;
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        if (strcmp(s, word[i]) == 0) {
-            c->conversation.effort = word[i];
-            return true;
-        }
-    (void)snprintf(param, sizeof param, "%s%s", f->path, name);
-    return refuse_field(f->failure, BAD_VALUE, param,
-                        "%s: '%.40s' is none of xhigh, high, max, medium, low, minimal, none",
-                        param, s);
-}
-
-/* The first switch that is given counts. */
-static void set_thinking(struct chat *c, bool is_on)
-{
-    if (c->conversation.thinking == LATHE_DEFAULT)
-        c->conversation.thinking = is_on ? LATHE_ON : LATHE_OFF;
-}
-
-static bool read_switch(const struct fields *f, const char *name, struct chat *c)
-{
-    const json_t *v = field_value(f, name);
-    bool is_on = false;
-    if (!field_bool(f, name, &is_on))
-        return false;
-    if (v)
-        set_thinking(c, is_on);
-    return true;
-}
-
-/* -1, no budget, is all there is. */
-static bool read_budget(const struct fields *f, const char *name)
-{
-    int64_t budget = -1;
-    char param[64];
-    if (!field_int(f, name, &budget, -1, INT32_MAX))
-        return false;
-    (void)snprintf(param, sizeof param, "%s%s", f->path, name);
-    return budget == -1 ||
-           refuse_field(f->failure, UNSUPPORTED_FIELD, param,
-                        "%s: a thinking budget is not supported; use reasoning_effort, or turn "
-                        "thinking off",
-                        param);
-}
-
-/* thinking: {type, budget_tokens} */
-static bool read_thinking(const struct fields *f, struct chat *c)
-{
-    struct fields in;
-    const char *type = NULL;
-    size_t n;
-    if (!fields_inner(f, "thinking", "thinking.", &in) || !field_text(&in, "type", &type, &n) ||
-        !read_budget(&in, "budget_tokens"))
-        return false;
-    if (!type)
-        return true;
-    bool is_on = strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0;
-    if (!is_on && strcmp(type, "disabled") != 0)
-        return refuse_field(f->failure, BAD_VALUE, "thinking.type",
-                            "thinking.type: '%.40s' is none of enabled, disabled, adaptive", type);
-    set_thinking(c, is_on);
-    return true;
-}
-
-static bool read_switches(const struct fields *f, struct chat *c)
-{
-    struct fields reasoning;
-    bool preserve = false;
-    const json_t *think = field_value(f, "think"), *kwargs = field_value(f, "chat_template_kwargs");
-    static const char *const budget[] = {"thinking_budget", "thinking_token_budget",
-                                         "reasoning_budget", "thinking_budget_tokens"};
-    if (kwargs && !json_is_object(kwargs))
-        return field_is_no(f, "chat_template_kwargs", "an object", kwargs);
-    if (kwargs)
-        json_print(&c->kwargs, &f->doc, kwargs);
-    for (size_t i = 0; i < sizeof budget / sizeof *budget; i++)
-        if (!read_budget(f, budget[i]))
-            return false;
-    if (!read_switch(f, "enable_thinking", c) || !read_thinking(f, c) ||
-        !(json_is_boolean(think) ? read_switch(f, "think", c) : read_effort(f, "think", c)) ||
-        !fields_inner(f, "reasoning", "reasoning.", &reasoning) ||
-        !read_switch(&reasoning, "enabled", c) || !read_effort(&reasoning, "effort", c) ||
-        !read_budget(&reasoning, "max_tokens") || !read_effort(f, "reasoning_effort", c) ||
-        !field_bool(f, "preserve_thinking", &preserve))
-        return false;
-    if (field_value(f, "preserve_thinking"))
-        c->conversation.preserve_thinking = preserve ? LATHE_ON : LATHE_OFF;
-    /* An explicit off beats an effort; with an explicit on, `none` asks for nothing more. */
-    const char *effort = c->conversation.effort;
-    if (effort && strcmp(effort, "none") == 0 && c->conversation.thinking == LATHE_ON)
-        c->conversation.effort = NULL;
-    return true;
-}
-
-/* What the renderer will make of the switches: the template's variables have the last word. */
-static bool read_thinks(const struct fields *f, struct chat *c)
-{
-    const char *effort = c->conversation.effort, *word = NULL;
-    struct fields kwargs;
-    size_t n;
-    c->thinks = c->conversation.thinking != LATHE_OFF && !(effort && strcmp(effort, "none") == 0);
-    if (!fields_inner(f, "chat_template_kwargs", "chat_template_kwargs.", &kwargs) ||
-        !field_text(&kwargs, "reasoning_effort", &word, &n))
-        return false;
-    if (word && strcmp(word, "none") == 0)
-        c->thinks = false;
-    return field_bool(&kwargs, "enable_thinking", &c->thinks);
-}
-
-bool chat_thinking(const struct fields *f, struct chat *c)
-{
-    return read_switches(f, c) && read_thinks(f, c);
-}
+/* ---- The whole ------------------------------------------------------------------------------ */
 
 bool chat_read(const struct fields *f, struct chat *c)
 {

@@ -9,7 +9,11 @@ struct chat {
     struct buf messages, tools, kwargs;
     bool ends_with_assistant; /* the last message is the assistant's */
     size_t n_tools;
-    bool thinks; /* with these switches */
+    bool thinks;         /* with these switches */
+    bool asks_to_think;  /* the request does, not the server's or the model's default */
+    bool omits_thinking; /* its reasoning is not to be shown */
+    int32_t budget;      /* tokens of its think block; -1: any number */
+    bool has_budget;     /* one is given, be it -1 */
 };
 
 /* The fields that chat_read knows. */
@@ -20,7 +24,7 @@ extern const size_t n_conversation_fields;
 bool chat_read(const struct fields *f, struct chat *c);
 /* The messages of f alone, in chat form, into c->messages, which is initialised. */
 bool chat_messages(const struct fields *f, struct chat *c);
-/* The fields of thinking alone; c->kwargs is initialised. */
+/* The fields of thinking alone, as OpenAI's dialects have them: thinking.c. c->kwargs is initialised. */
 bool chat_thinking(const struct fields *f, struct chat *c);
 void chat_release(struct chat *c);
 

@@ -19,7 +19,7 @@ const char *json_kind(const json_t *v)
 bool fields_open(struct fields *f, struct exchange *x)
 {
     lathe_error err;
-    *f = (struct fields){.path = "", .failure = &x->failure};
+    *f = (struct fields){.path = "", .failure = &x->failure, .server = x->server};
     lathe_status st =
         json_read(&f->doc, buf_str(&x->body), x->body.len, &json_limits_request, &err);
     if (st == LATHE_E_MEMORY)

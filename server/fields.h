@@ -10,6 +10,7 @@ struct fields {
     const json_t *object; /* the body, or an object in it */
     const char *path;     /* of the object: "" for the body, else "reasoning." */
     struct failure *failure;
+    const struct server *server; /* whose options count; NULL: none do */
 };
 
 /* The body of x, which must be one JSON object. Released by fields_close, after a failure too. */

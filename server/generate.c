@@ -568,6 +568,18 @@ void generate(struct exchange *x, const struct dialect *d)
     free(r);
 }
 
+void generation_defaults(const struct exchange *x, struct generation *g)
+{
+    const struct thinking_options *o = &x->server->options.thinking;
+    int32_t max_calls = g->options.max_calls;
+    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
+    g->options.max_calls = max_calls;
+    g->options.conversation = &g->chat.conversation;
+    g->options.think_budget = g->chat.thinks ? g->chat.budget : -1;
+    g->options.budget_message = o->budget_message;
+    g->options.end_in_think = o->end_in_think;
+}
+
 bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
 {
     struct generation g = {0};

@@ -54,6 +54,9 @@ void generate(struct exchange *x, const struct dialect *d);
 /* Reads and renders the body of a request as generate does, and counts the prompt's tokens. False after a refusal. */
 bool generate_count(struct exchange *x, const struct dialect *d, size_t *n);
 
+/* The defaults of a conversation's answer into g->options, once g->chat is read; max_calls stays. */
+void generation_defaults(const struct exchange *x, struct generation *g);
+
 /* Sampling, limits and stop conditions, in the words that all dialects share. g->options has the defaults. */
 bool sampling_read(const struct fields *f, struct generation *g);
 

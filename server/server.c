@@ -28,7 +28,8 @@ void server_options_init(struct server_options *o)
                                  .write_timeout_s = 60,
                                  .json_keepalive_s = 240,
                                  .responses_reasoning = RESPONSES_REASONING_ASKED,
-                                 .n_responses = 256};
+                                 .n_responses = 256,
+                                 .reasoning_field = FIELD_REASONING_CONTENT};
 }
 
 /* ---- What the model directory tells --------------------------------------------------------- */

@@ -16,6 +16,18 @@ enum responses_reasoning {
     RESPONSES_REASONING_ASKED = 4, /* a summary where the request asks for one, else the content */
 };
 
+/* Whether, how hard and how long requests think. */
+struct thinking_options {
+    lathe_switch thinking; /* of requests that say nothing; LATHE_DEFAULT: what the model does */
+    const char *effort;    /* likewise; NULL: the model's */
+    const char *pinned_effort;  /* of all requests that think; NULL: theirs */
+    const char *budget_message; /* before a block ends whose budget is spent; NULL: none */
+    bool end_in_think;          /* an end token inside the block ends the answer */
+};
+
+/* What reasoning is called in chat completions: bits. */
+enum reasoning_field { FIELD_REASONING_CONTENT = 1, FIELD_REASONING = 2 };
+
 struct server_options {
     const char *host; /* a name or an address, or unix:PATH */
     int32_t port;     /* 0: any that is free */
@@ -32,8 +44,11 @@ struct server_options {
     int32_t write_timeout_s;  /* a stream from which nothing is taken for so long is cut off */
     int32_t json_keepalive_s; /* from then on a reply in one piece shows signs of life; 0: never */
     int32_t default_max_tokens; /* of requests that give none; 0: to the end of the context */
-    bool strict_model;          /* only the model's names are taken */
-    bool no_timings;            /* replies leave them out */
+    struct thinking_options thinking;
+    enum reasoning_field reasoning_field; /* of chat completions */
+    bool keep_think_tags; /* a <think> block at the head of an assistant's text stays text */
+    bool strict_model;    /* only the model's names are taken */
+    bool no_timings;      /* replies leave them out */
     enum responses_reasoning responses_reasoning;
     int32_t n_responses; /* that are stored; 0: none */
     /* Takes a line for each request that is over, and notices; any thread, one call at a time. NULL: none. */

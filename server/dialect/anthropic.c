@@ -14,7 +14,9 @@ enum block { NO_BLOCK, THINKING_BLOCK, TEXT_BLOCK, TOOL_BLOCK };
 struct messages_state {
     char id[40];
     const char *model; /* as the client named it */
-    bool stream, show_thinking;
+    bool stream;
+    bool show_thinking; /* the client asked for it */
+    bool omit_thinking; /* its blocks are sent without their text */
     enum block open;
     int32_t index;      /* of the block that is open, or comes next */
     struct buf content; /* of a reply in one piece: its blocks */
@@ -28,7 +30,8 @@ static const char *const read_fields[] = {
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stop", "stop_token_ids",
     "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "repeat_penalty",
     "seed", "ignore_eos", "min_tokens", "max_completion_tokens", "n_predict", "logit_bias",
-    "cache_prompt",
+    "cache_prompt", "chat_template_kwargs", "preserve_thinking", "thinking_budget",
+    "thinking_token_budget", "reasoning_budget", "thinking_budget_tokens",
     /* hints */
     "cache_control", "metadata", "service_tier", "speed", "inference_geo", "diagnostics",
     "context_management", "container", "mcp_servers", "output_format", "thread"};
@@ -63,12 +66,11 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     memcpy(s->id, "msg_", 4);
     server_id(x->server, s->id + 4);
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
-        !field_bool(f, "stream", &g->stream) || !anthropic_conversation(f, g, &s->show_thinking))
+        !field_bool(f, "stream", &g->stream) || !anthropic_conversation(f, g))
         return false;
-    int32_t max_calls = g->options.max_calls;
-    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
-    g->options.max_calls = max_calls;
-    g->options.conversation = &g->chat.conversation;
+    generation_defaults(x, g);
+    s->show_thinking = g->chat.asks_to_think;
+    s->omit_thinking = g->chat.omits_thinking;
     s->stream = g->stream;
     s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
@@ -226,7 +228,8 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     struct messages_state *s = state;
     if (ev->type == LATHE_EVENT_REASONING && s->show_thinking) {
         open_block(out, s, THINKING_BLOCK, NULL);
-        put_piece(out, s, "thinking_delta", "thinking", ev);
+        if (!s->omit_thinking)
+            put_piece(out, s, "thinking_delta", "thinking", ev);
     } else if (ev->type == LATHE_EVENT_TEXT) {
         open_block(out, s, TEXT_BLOCK, NULL);
         put_piece(out, s, "text_delta", "text", ev);

@@ -4,8 +4,7 @@
 
 #include "generate.h"
 
-/* Fills g->chat from system, messages, tools, tool_choice, thinking and output_config, and g->options.max_calls.
- * *show_thinking: the client asked for thinking, so that its blocks are sent. */
-bool anthropic_conversation(const struct fields *f, struct generation *g, bool *show_thinking);
+/* Fills g->chat from system, messages, tools, tool_choice, thinking and output_config, and g->options.max_calls. */
+bool anthropic_conversation(const struct fields *f, struct generation *g);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "anthropic.h"
+#include "thinking.h"
 
 enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
 
@@ -282,7 +283,7 @@ static bool put_messages(const struct fields *f, struct buf *out)
 /* Through the chat form, which puts results in the order of their calls. */
 static bool read_messages(const struct fields *f, struct chat *c)
 {
-    struct fields form = {.path = "", .failure = f->failure};
+    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
     struct buf text;
     lathe_error err;
     buf_init(&text, TEXT_LIMIT);
@@ -363,46 +364,21 @@ static bool read_tools(const struct fields *f, struct generation *g)
 
 /* ---- Thinking ------------------------------------------------------------------------------- */
 
-static bool read_thinking(const struct fields *f, struct chat *c, bool *show)
+static bool read_thinking(const struct fields *f, struct chat *c)
 {
-    struct fields thinking, output;
-    static const char *const level[] = {"low", "medium", "high", "xhigh", "max"};
-    const char *type = NULL, *effort = NULL;
-    size_t n;
-    int64_t budget = -1;
-    if (!fields_inner(f, "thinking", "thinking.", &thinking) ||
-        !field_text(&thinking, "type", &type, &n) ||
-        !field_int(&thinking, "budget_tokens", &budget, 0, INT32_MAX) ||
+    struct fields output;
+    if (!thinking_begin(f, c) || !thinking_object(f, c) ||
         !fields_inner(f, "output_config", "output_config.", &output) ||
-        !field_text(&output, "effort", &effort, &n))
+        !thinking_effort(&output, "effort", c))
         return false;
-    if (budget >= 0)
-        return refuse_field(f->failure, UNSUPPORTED_FIELD, "thinking.budget_tokens",
-                            "thinking.budget_tokens: a thinking budget is not supported; use "
-                            "thinking.type adaptive and output_config.effort");
     if (field_value(&output, "format"))
         return refuse_field(f->failure, UNSUPPORTED_FIELD, "output_config.format",
                             "output_config.format: output cannot be bound to a schema");
-    for (size_t i = 0; effort && i < sizeof level / sizeof *level; i++)
-        if (strcmp(effort, level[i]) == 0)
-            c->conversation.effort = level[i];
-    if (effort && !c->conversation.effort)
-        return refuse_field(
-            f->failure, BAD_VALUE, "output_config.effort",
-            "output_config.effort: '%.40s' is none of low, medium, high, xhigh, max", effort);
-    bool is_on = type && (strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0 ||
-                          strcmp(type, "between_tools") == 0);
-    if (type && !is_on && strcmp(type, "disabled") != 0)
-        return refuse_field(f->failure, BAD_VALUE, "thinking.type",
-                            "thinking.type: '%.40s' is none of enabled, adaptive, disabled", type);
-    if (type)
-        c->conversation.thinking = is_on ? LATHE_ON : LATHE_OFF;
-    c->thinks = c->conversation.thinking != LATHE_OFF;
-    *show = is_on || (!type && effort);
+    thinking_end(f, c);
     return true;
 }
 
-bool anthropic_conversation(const struct fields *f, struct generation *g, bool *show_thinking)
+bool anthropic_conversation(const struct fields *f, struct generation *g)
 {
     struct chat *c = &g->chat;
     lathe_error err;
@@ -410,15 +386,17 @@ bool anthropic_conversation(const struct fields *f, struct generation *g, bool *
     buf_init(&c->tools, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
     c->conversation.late_system = LATHE_LATE_SYSTEM_INLINE;
-    if (!read_thinking(f, c, show_thinking) || !read_messages(f, c) || !read_tools(f, g))
+    if (!read_thinking(f, c) || !read_messages(f, c) || !read_tools(f, g))
         return false;
     if (c->ends_with_assistant)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "messages",
                             "messages: the last one is the assistant's, and continuing it is not "
                             "supported");
-    if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err))
+    if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
+        buf_check(&c->kwargs, "chat_template_kwargs", &err))
         return refuse_status(f->failure, &err);
     c->conversation.messages = buf_str(&c->messages);
     c->conversation.tools = c->n_tools ? buf_str(&c->tools) : NULL;
+    c->conversation.kwargs = c->kwargs.len ? buf_str(&c->kwargs) : NULL;
     return true;
 }

@@ -14,6 +14,8 @@ struct chat_state {
     int64_t created;
     const char *model; /* as the client named it */
     bool stream, include_usage, hide_reasoning;
+    bool tag_reasoning; /* it is text, between tags */
+    bool in_tags;
     int32_t n_calls, n_cached;
     /* The reply in one piece. */
     struct buf content, reasoning, calls;
@@ -109,9 +111,11 @@ static bool read_formats(const struct fields *f, struct chat_state *s)
     if (strcmp(type, "text") != 0)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "response_format.type",
                             "response_format.type: '%.40s' is not supported, only text", type);
-    if (strcmp(reasoning, "auto") != 0 && strcmp(reasoning, "deepseek") != 0)
+    s->tag_reasoning = strcmp(reasoning, "none") == 0;
+    if (!s->tag_reasoning && strcmp(reasoning, "auto") != 0 && strcmp(reasoning, "deepseek") != 0)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "reasoning_format",
-                            "reasoning_format: '%.40s' is not supported, only auto and deepseek",
+                            "reasoning_format: '%.40s' is not supported, only auto, deepseek and "
+                            "none",
                             reasoning);
     const char *only = json_text(&f->doc, json_array_get(modalities, 0), &n);
     if (modalities && (json_array_size(modalities) != 1 || !only || strcmp(only, "text") != 0))
@@ -146,8 +150,7 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
         return refuse_field(&x->failure, UNSUPPORTED_VALUE, "messages",
                             "messages: the last one is the assistant's, and continuing it is not "
                             "supported");
-    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
-    g->options.conversation = &g->chat.conversation;
+    generation_defaults(x, g);
     s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
                    model);
@@ -228,13 +231,27 @@ static void head(struct buf *out, void *state, const lathe_usage *known)
     end_delta(out, state);
 }
 
-static void put_text_delta(struct buf *out, const struct chat_state *s, const char *name,
-                           const lathe_event *ev)
+static void put_content_delta(struct buf *out, const struct chat_state *s, const char *text,
+                              size_t n)
 {
     begin_delta(out, s);
-    buf_printf(out, "\"%s\":", name);
-    json_print_string(out, ev->text, ev->n_text);
+    buf_puts(out, "\"content\":");
+    json_print_string(out, text, n);
     end_delta(out, s);
+}
+
+/* Reasoning under its name, or names. */
+static void put_reasoning(struct buf *out, const struct chat_state *s, const char *text, size_t n)
+{
+    int field = (int)s->server->options.reasoning_field;
+    if (field & FIELD_REASONING_CONTENT) {
+        buf_puts(out, "\"reasoning_content\":");
+        json_print_string(out, text, n);
+    }
+    if (field & FIELD_REASONING) {
+        buf_puts(out, field & FIELD_REASONING_CONTENT ? ",\"reasoning\":" : "\"reasoning\":");
+        json_print_string(out, text, n);
+    }
 }
 
 static void put_call_head(struct buf *out, const lathe_event *ev)
@@ -248,10 +265,13 @@ static void put_call_head(struct buf *out, const lathe_event *ev)
 
 static void stream_event(struct buf *out, struct chat_state *s, const lathe_event *ev)
 {
-    if (ev->type == LATHE_EVENT_REASONING && !s->hide_reasoning)
-        put_text_delta(out, s, "reasoning_content", ev);
+    if (ev->type == LATHE_EVENT_REASONING) {
+        begin_delta(out, s);
+        put_reasoning(out, s, ev->text, ev->n_text);
+        end_delta(out, s);
+    }
     if (ev->type == LATHE_EVENT_TEXT)
-        put_text_delta(out, s, "content", ev);
+        put_content_delta(out, s, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_CALL_BEGIN || ev->type == LATHE_EVENT_CALL_ARGS) {
         begin_delta(out, s);
         buf_printf(out, "\"tool_calls\":[{\"index\":%d,", (int)ev->index);
@@ -280,7 +300,7 @@ static void stream_event(struct buf *out, struct chat_state *s, const lathe_even
 
 static void fold_event(struct chat_state *s, const lathe_event *ev)
 {
-    if (ev->type == LATHE_EVENT_REASONING && !s->hide_reasoning)
+    if (ev->type == LATHE_EVENT_REASONING)
         buf_append(&s->reasoning, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_TEXT)
         buf_append(&s->content, ev->text, ev->n_text);
@@ -300,8 +320,8 @@ static void put_message(struct buf *out, const struct chat_state *s)
     else
         buf_puts(out, "null");
     if (s->reasoning.len) {
-        buf_puts(out, ",\"reasoning_content\":");
-        json_print_string(out, buf_str(&s->reasoning), s->reasoning.len);
+        buf_putc(out, ',');
+        put_reasoning(out, s, buf_str(&s->reasoning), s->reasoning.len);
     }
     if (s->n_calls) {
         buf_puts(out, ",\"tool_calls\":[");
@@ -333,13 +353,44 @@ static void put_reply(struct buf *out, const struct chat_state *s, const lathe_e
 
 /* ---- The dialect ---------------------------------------------------------------------------- */
 
-static void event(struct buf *out, void *state, const lathe_event *ev)
+static void show(struct buf *out, struct chat_state *s, const lathe_event *ev)
 {
-    struct chat_state *s = state;
     if (s->stream)
         stream_event(out, s, ev);
     else
         fold_event(s, ev);
+}
+
+static void show_text(struct buf *out, struct chat_state *s, const char *text, size_t n)
+{
+    lathe_event ev = {.type = LATHE_EVENT_TEXT, .text = text, .n_text = n};
+    show(out, s, &ev);
+}
+
+/* Reasoning as text between its tags; there are none around nothing. */
+static void show_tagged(struct buf *out, struct chat_state *s, const lathe_event *ev)
+{
+    static const char begin[] = "<think>\n", end[] = "\n</think>\n\n";
+    bool is_end = ev->type == LATHE_EVENT_REASONING_END;
+    if (!is_end && !s->in_tags)
+        show_text(out, s, begin, strlen(begin));
+    if (is_end && s->in_tags)
+        show_text(out, s, end, strlen(end));
+    if (!is_end)
+        show_text(out, s, ev->text, ev->n_text);
+    s->in_tags = !is_end;
+}
+
+static void event(struct buf *out, void *state, const lathe_event *ev)
+{
+    struct chat_state *s = state;
+    bool is_reasoning = ev->type == LATHE_EVENT_REASONING || ev->type == LATHE_EVENT_REASONING_END;
+    if (is_reasoning && s->hide_reasoning)
+        return;
+    if (is_reasoning && s->tag_reasoning)
+        show_tagged(out, s, ev);
+    else
+        show(out, s, ev);
 }
 
 static void finish(struct buf *out, void *state, const lathe_event *last)

@@ -60,7 +60,7 @@ static bool read_tool_choice(const struct fields *f, struct generation *g,
 static bool read_input(struct exchange *x, const struct fields *f, struct generation *g,
                        struct responses_request *q)
 {
-    struct fields form = {.path = "", .failure = f->failure};
+    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
     struct buf text;
     lathe_error err;
     buf_init(&text, TEXT_LIMIT);
@@ -375,10 +375,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
     bool usage = false;
     if (!responses_conversation(x, f, g, q) || !check_fields(x, f) || !read_model(x, f, g, q))
         return false;
-    int32_t max_calls = g->options.max_calls;
-    lathe_request_options_init(lathe_engine_text(x->server->engine), g->chat.thinks, &g->options);
-    g->options.max_calls = max_calls;
-    g->options.conversation = &g->chat.conversation;
+    generation_defaults(x, g);
     if (!openai_stream(x, f, g, &usage) || !sampling_read(f, g) || !read_limit(f, g) ||
         !check_neutral(f) || !check_include(f) || !read_text(f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))

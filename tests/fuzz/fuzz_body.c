@@ -32,14 +32,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct exchange x = {.server = &server};
     struct fields f;
     struct generation g = {0};
-    bool show, is_anthropic = size && data[0] == '\t';
+    bool is_anthropic = size && data[0] == '\t';
     struct buf out;
     buf_init(&out, 1 << 20);
     buf_init(&x.body, size + 1);
     buf_append(&x.body, data, size);
     bool ok = fields_open(&f, &x);
     if (ok) {
-        ok = is_anthropic ? anthropic_conversation(&f, &g, &show) : chat_read(&f, &g.chat);
+        ok = is_anthropic ? anthropic_conversation(&f, &g) : chat_read(&f, &g.chat);
         if (ok) {
             require_json(g.chat.conversation.messages, true);
             require_json(g.chat.conversation.tools, true);

@@ -184,43 +184,6 @@ TEST(results_follow_their_calls)
         "\"content\": \"C\"}]");
 }
 
-TEST(thinking_words)
-{
-    static const struct {
-        const char *fields;
-        lathe_switch thinking;
-        const char *effort; /* NULL: none */
-    } rows[] = {
-        {"", LATHE_DEFAULT, NULL},
-        {",\"reasoning_effort\":\"high\"", LATHE_DEFAULT, "high"},
-        {",\"reasoning_effort\":null", LATHE_DEFAULT, NULL},
-        {",\"enable_thinking\":false,\"reasoning_effort\":\"high\"", LATHE_OFF, "high"},
-        {",\"thinking\":{\"type\":\"disabled\"}", LATHE_OFF, NULL},
-        {",\"thinking\":{\"type\":\"adaptive\"}", LATHE_ON, NULL},
-        {",\"think\":true", LATHE_ON, NULL},
-        {",\"think\":\"low\"", LATHE_DEFAULT, "low"},
-        {",\"reasoning\":{\"enabled\":true,\"effort\":\"none\"}", LATHE_ON, NULL},
-        {",\"reasoning\":{\"effort\":\"none\",\"max_tokens\":-1}", LATHE_DEFAULT, "none"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct rig r;
-        struct chat c;
-        char body[256];
-        (void)snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\"}]%s}", rows[i].fields);
-        CHECK(open_body(&r, body));
-        if (!chat_read(&r.f, &c))
-            FAIL("%s: %s", body, r.x.failure.message);
-        const char *effort = c.conversation.effort;
-        if (c.conversation.thinking != rows[i].thinking ||
-            (effort ? !rows[i].effort || strcmp(effort, rows[i].effort) != 0
-                    : rows[i].effort != NULL))
-            FAIL("%s: thinking %d, effort %s", body, (int)c.conversation.thinking,
-                 effort ? effort : "none given");
-        chat_release(&c);
-        close_body(&r);
-    }
-}
-
 TEST(conversations_that_are_refused)
 {
     static const struct {
@@ -241,10 +204,14 @@ TEST(conversations_that_are_refused)
          "a string"},
         {"{\"messages\":[{}],\"thinking\":{\"type\":\"often\"}}", BAD_VALUE, "thinking.type",
          "often"},
-        {"{\"messages\":[{}],\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":10}}",
-         UNSUPPORTED_FIELD, "thinking.budget_tokens", "budget"},
-        {"{\"messages\":[{}],\"thinking_budget\":0}", UNSUPPORTED_FIELD, "thinking_budget",
-         "budget"},
+        {"{\"messages\":[{}],\"thinking\":{\"budget_tokens\":-2}}", BAD_VALUE,
+         "thinking.budget_tokens", "-1 or more"},
+        {"{\"messages\":[{}],\"thinking\":{\"display\":\"all\"}}", BAD_VALUE, "thinking.display",
+         "omitted"},
+        {"{\"messages\":[{}],\"thinking_budget\":\"9\"}", BAD_TYPE, "thinking_budget",
+         "a whole number"},
+        {"{\"messages\":[{}],\"chat_template_kwargs\":{\"reasoning_effort\":\"huge\"}}", BAD_VALUE,
+         "chat_template_kwargs.reasoning_effort", "huge"},
         {"{\"messages\":[{}],\"chat_template_kwargs\":[]}", BAD_TYPE, "chat_template_kwargs",
          "an object"},
     };

@@ -279,7 +279,7 @@ TEST(messages_that_are_refused)
          "\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]"
          "}"},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"thinking\":{\"type\":\"enabled\","
-         "\"budget_tokens\":1024}",
+         "\"budget_tokens\":-5}",
          "thinking.budget_tokens"},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"any\"}",
          "tool_choice.type"},
