@@ -35,6 +35,9 @@ static const char help[] =
     "  --eos-in-think close|stop   an end token in it ends the block (close), or all\n"
     "  --reasoning-field reasoning_content|reasoning|both   in chat completions\n"
     "  --split-think on|off   <think> in an assistant's text is reasoning (on)\n"
+    "  --always-usage         also in streams that did not ask  --max-calls N   (64)\n"
+    "  --prefill-assistant on|off  --late-system merge|inline|error\n"
+    "  --tool-choice-none omit|keep  --billing-header strip|keep\n"
     "  --strict-model         no other names than the model's are taken\n"
     "  --timings on|off       in replies (on)\n"
     "  --drain-delay S        at the end, not ready but serving (0)\n"
@@ -58,7 +61,9 @@ struct serve {
     const char *responses_reasoning;
     int64_t responses_store;
     int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
-    int64_t default_max_tokens;
+    int64_t default_max_tokens, max_calls;
+    bool always_usage;
+    const char *prefill, *late_system, *tool_choice_none, *billing_header;
     bool strict_model, log_bodies;
     const char *thinking, *effort, *pin_effort, *budget_message, *eos_in_think, *reasoning_field,
         *split_think;
@@ -83,6 +88,12 @@ static void add_options(struct serve *v)
     option_list(o, "--alias", NULL, &v->alias);
     option_int(o, "--slots", NULL, &v->slots, 1, 1024);
     option_int(o, "--queue", NULL, &v->queue, 0, 100000);
+    option_flag(o, "--always-usage", NULL, &v->always_usage);
+    option_int(o, "--max-calls", NULL, &v->max_calls, 1, 1024);
+    option_word(o, "--prefill-assistant", NULL, &v->prefill, "on|off");
+    option_word(o, "--late-system", NULL, &v->late_system, "merge|inline|error");
+    option_word(o, "--tool-choice-none", NULL, &v->tool_choice_none, "omit|keep");
+    option_word(o, "--billing-header", NULL, &v->billing_header, "strip|keep");
     option_word(o, "--unknown-fields", NULL, &v->unknown, "warn|error");
     option_word(o, "--log", NULL, &v->log, "text|json|off");
     option_word(o, "--responses-reasoning", NULL, &v->responses_reasoning,
@@ -130,6 +141,11 @@ static struct names names_of(const struct option_list *l)
     return (struct names){l->value, l->n};
 }
 
+static bool is_word(const char *given, const char *word)
+{
+    return given && strcmp(given, word) == 0;
+}
+
 static void print_line(void *ctx, const char *line)
 {
     (void)ctx;
@@ -143,11 +159,6 @@ static enum responses_reasoning reasoning_of(const char *word)
            : strcmp(word, "content") == 0 ? RESPONSES_REASONING_CONTENT
            : strcmp(word, "both") == 0    ? RESPONSES_REASONING_BOTH
                                           : RESPONSES_REASONING_NONE;
-}
-
-static bool is_word(const char *given, const char *word)
-{
-    return given && strcmp(given, word) == 0;
 }
 
 static void fill_thinking(const struct serve *v, struct server_options *o)
@@ -186,6 +197,15 @@ static void fill(struct serve *v, struct server_options *o)
     o->json_keepalive_s = (int32_t)v->json_keepalive;
     o->default_max_tokens = (int32_t)v->default_max_tokens;
     o->strict_model = v->strict_model;
+    o->always_usage = v->always_usage;
+    o->max_calls = (int32_t)v->max_calls;
+    o->no_prefill = is_word(v->prefill, "off");
+    o->keep_unused_tools = is_word(v->tool_choice_none, "keep");
+    o->keep_billing_header = is_word(v->billing_header, "keep");
+    o->late_system = !v->late_system                     ? -1
+                     : is_word(v->late_system, "merge")  ? LATHE_LATE_SYSTEM_MERGE
+                     : is_word(v->late_system, "inline") ? LATHE_LATE_SYSTEM_INLINE
+                                                         : LATHE_LATE_SYSTEM_ERROR;
     o->no_timings = v->timings && strcmp(v->timings, "off") == 0;
     o->alias = names_of(&v->alias);
     o->key = names_of(&v->key);

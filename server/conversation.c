@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hosted.h"
+
 #include "state.h"
 
 enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
@@ -308,12 +310,14 @@ static bool read_tools(const struct fields *f, struct chat *c)
     const json_t *array = NULL;
     if (!field_array(f, "tools", &array, MAX_TOOLS))
         return false;
-    c->n_tools = json_array_size(array);
-    if (c->n_tools == 0)
-        return true;
     buf_putc(&c->tools, '[');
-    for (size_t i = 0; i < c->n_tools; i++) {
-        if (i)
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *tool = json_array_get(array, i);
+        size_t n;
+        const char *type = json_text(&f->doc, json_object_get(tool, "type"), &n);
+        if (type && tool_is_hosted(type))
+            continue;
+        if (c->n_tools++)
             buf_puts(&c->tools, ", ");
         if (!put_tool(f, &c->tools, i, json_array_get(array, i)))
             return false;
@@ -347,4 +351,5 @@ void chat_release(struct chat *c)
     buf_release(&c->messages);
     buf_release(&c->tools);
     buf_release(&c->kwargs);
+    buf_release(&c->callable);
 }

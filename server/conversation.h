@@ -7,13 +7,14 @@
 struct chat {
     lathe_conversation conversation; /* borrows from the rest */
     struct buf messages, tools, kwargs;
-    bool ends_with_assistant; /* the last message is the assistant's */
-    size_t n_tools;
-    bool thinks;         /* with these switches */
-    bool asks_to_think;  /* the request does, not the server's or the model's default */
-    bool omits_thinking; /* its reasoning is not to be shown */
-    int32_t budget;      /* tokens of its think block; -1: any number */
-    bool has_budget;     /* one is given, be it -1 */
+    struct buf callable;        /* all tools, where some are not in the prompt */
+    bool ends_with_assistant;   /* the last message is the assistant's */
+    size_t n_tools, n_deferred; /* n_deferred of them are not in the prompt */
+    bool thinks;                /* with these switches */
+    bool asks_to_think;         /* the request does, not the server's or the model's default */
+    bool omits_thinking;        /* its reasoning is not to be shown */
+    int32_t budget;             /* tokens of its think block; -1: any number */
+    bool has_budget;            /* one is given, be it -1 */
 };
 
 /* The fields that chat_read knows. */

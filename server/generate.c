@@ -528,16 +528,63 @@ static bool check_model(struct exchange *x)
                         x->record.model, s->model);
 }
 
+/* Bans the token that a call begins with. */
+static bool forbid_calls(struct exchange *x, struct generation *g)
+{
+    static const char begin[] = "<tool_call>";
+    lathe_sampling *sampling = &g->options.sampling;
+    lathe_logit_bias *bias = arena_alloc(&g->arena, (sampling->n_bias + 1) * sizeof *bias);
+    lathe_tokens t = {0};
+    lathe_error err;
+    if (!bias)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    if (lathe_tokenize(lathe_engine_text(x->server->engine), begin, strlen(begin), true, &t, &err))
+        return refuse_status(&x->failure, &err);
+    if (sampling->n_bias)
+        memcpy(bias, sampling->bias, sampling->n_bias * sizeof *bias);
+    if (t.n == 1) {
+        bias[sampling->n_bias++] = (lathe_logit_bias){t.id[0], -100};
+        sampling->bias = bias;
+    }
+    lathe_tokens_release(&t);
+    return true;
+}
+
+/* What the server's options say about a request, in place of what it does not say, or of a dialect's own. */
+static bool apply_options(struct exchange *x, struct generation *g)
+{
+    const struct server_options *o = &x->server->options;
+    lathe_conversation *c = &g->chat.conversation;
+    if (g->options.max_tokens == -1 && o->default_max_tokens)
+        g->options.max_tokens = o->default_max_tokens;
+    if (g->options.max_calls == 0)
+        g->options.max_calls = o->max_calls;
+    if (o->late_system >= 0)
+        c->late_system = (lathe_late_system)o->late_system;
+    if (!g->no_calls || !c->tools)
+        return true;
+    c->callable_tools = o->keep_unused_tools ? "[]" : NULL;
+    if (o->keep_unused_tools)
+        return forbid_calls(x, g);
+    c->tools = NULL;
+    return true;
+}
+
+/* f is closed by the caller. */
+static bool read_body(struct exchange *x, const struct dialect *d, struct fields *f,
+                      struct generation *g, void **state)
+{
+    if (!fields_open(f, x))
+        return false;
+    session_of_body(f, x->record.session);
+    return d->parse(x, f, g, state) && check_model(x) && apply_options(x, g);
+}
+
 static bool parse(struct run *r)
 {
     struct fields f;
-    bool ok = fields_open(&f, r->x);
-    if (ok)
-        session_of_body(&f, r->x->record.session);
-    ok = ok && r->d->parse(r->x, &f, &r->g, &r->state) && check_model(r->x);
+    bool ok = read_body(r->x, r->d, &f, &r->g, &r->state);
     fields_close(&f);
-    if (ok && r->g.options.max_tokens == -1 && r->x->server->options.default_max_tokens)
-        r->g.options.max_tokens = r->x->server->options.default_max_tokens;
     return ok;
 }
 
@@ -589,7 +636,7 @@ bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
     lathe_error err;
     bool done = false;
     arena_init(&g.arena, COUNT_ARENA);
-    if (fields_open(&f, x) && d->parse(x, &f, &g, &state) && check_model(x)) {
+    if (read_body(x, d, &f, &g, &state)) {
         done = !lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
                              &err);
         if (!done)

@@ -22,6 +22,7 @@ struct generation {
     bool stream;
     bool show_progress; /* of the prompt, in the stream */
     bool show_stop;     /* the text ends with the stop string that ended it */
+    bool no_calls;      /* a tool choice of none */
 };
 
 struct dialect {

@@ -5,7 +5,7 @@
 
 #include "generate.h"
 
-enum { MAX_STOPS = 32, MAX_STOP_BYTES = 1024, MAX_BIASES = 1024 };
+enum { MAX_STOPS = 32, MAX_STOP_BYTES = 1024, MAX_BIASES = 1024, MAX_SALT_BYTES = 256 };
 
 static bool read_float(const struct fields *f, const char *name, float *out, double low,
                        double high)
@@ -163,7 +163,9 @@ bool sampling_read(const struct fields *f, struct generation *g)
 {
     lathe_request_options *o = &g->options;
     lathe_sampling *s = &o->sampling;
+    const char *salt = NULL;
     bool cache = true;
+    size_t n_salt = 0;
     if (!read_float(f, "temperature", &s->temperature, 0, 100) ||
         !read_float(f, "top_p", &s->top_p, 0, 1) || !read_int32(f, "top_k", &s->top_k, -1) ||
         !read_float(f, "min_p", &s->min_p, 0, 1) ||
@@ -174,8 +176,17 @@ bool sampling_read(const struct fields *f, struct generation *g)
         !field_int(f, "seed", &s->seed, -1, INT64_MAX) || !read_stops(f, "stop_sequences", g) ||
         !read_stops(f, "stop", g) || !read_stop_ids(f, g) || !read_biases(f, g) ||
         !read_limits(f, o) || !field_bool(f, "ignore_eos", &o->ignore_eos) ||
-        !field_bool(f, "cache_prompt", &cache))
+        !field_bool(f, "cache_prompt", &cache) ||
+        !field_bool(f, "include_stop_str_in_output", &g->show_stop) ||
+        !field_text(f, "cache_salt", &salt, &n_salt))
         return false;
     o->no_prefix_reuse = !cache;
-    return true;
+    if (!salt)
+        return true;
+    if (n_salt < 1 || n_salt > MAX_SALT_BYTES || strlen(salt) != n_salt)
+        return refuse_field(f->failure, BAD_VALUE, "cache_salt",
+                            "cache_salt has %zu bytes, expected 1 to %d without NUL", n_salt,
+                            MAX_SALT_BYTES);
+    o->cache_salt = arena_strndup(&g->arena, salt, n_salt);
+    return o->cache_salt || no_memory(f);
 }

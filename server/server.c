@@ -26,6 +26,7 @@ void server_options_init(struct server_options *o)
                                  .body_memory = (size_t)512 << 20,
                                  .max_connections = 1024,
                                  .write_timeout_s = 60,
+                                 .late_system = -1,
                                  .json_keepalive_s = 240,
                                  .responses_reasoning = RESPONSES_REASONING_ASKED,
                                  .n_responses = 256,

@@ -49,6 +49,15 @@ struct server_options {
     bool keep_think_tags; /* a <think> block at the head of an assistant's text stays text */
     bool strict_model;    /* only the model's names are taken */
     bool no_timings;      /* replies leave them out */
+    /* Streams of OpenAI's end with the usage, asked for or not. */
+    bool always_usage;
+    /* Chat begins a turn of its own behind a last message of the assistant, unless it is asked to go on with it. */
+    bool no_prefill;
+    /* With a tool choice of none the prompt has the tools all the same; calls are forbidden. */
+    bool keep_unused_tools;
+    bool keep_billing_header; /* of system texts: the line x-anthropic-billing-header: */
+    int32_t max_calls;        /* tool calls of a turn; 0: 64 */
+    int32_t late_system;      /* a lathe_late_system for all dialects; -1: each has its own */
     enum responses_reasoning responses_reasoning;
     int32_t n_responses; /* that are stored; 0: none */
     /* Takes a line for each request that is over, and notices; any thread, one call at a time. NULL: none. */

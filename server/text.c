@@ -6,7 +6,9 @@
 
 #include "base/utf8.h"
 #include "conversation.h"
+#include "hosted.h"
 #include "state.h"
+#include "token.h"
 
 enum { MAX_KNOWN = 32 };
 
@@ -30,27 +32,10 @@ static void put_piece(struct buf *out, const lathe_text *text, int32_t id, bool 
 {
     size_t n = 0;
     const char *s = lathe_token_bytes(text, id, &n);
-    if (!s)
-        n = 0;
-    if (utf8_valid_prefix(s ? s : "", n) == n) {
-        json_print_string(out, s ? s : "", n);
-    } else if (as_string) {
-        buf_putc(out, '"');
-        for (size_t i = 0; i < n;) {
-            uint32_t cp;
-            size_t len = (size_t)utf8_decode(s + i, n - i, &cp);
-            if (len)
-                json_escape(out, s + i, len);
-            else
-                buf_puts(out, "\xEF\xBF\xBD");
-            i += len ? len : utf8_maximal_subpart(s + i, n - i);
-        }
-        buf_putc(out, '"');
-    } else {
-        for (size_t i = 0; i < n; i++)
-            buf_printf(out, "%c%u", i ? ',' : '[', (unsigned)(unsigned char)s[i]);
-        buf_putc(out, ']');
-    }
+    if (as_string || !s || utf8_valid_prefix(s, n) == n)
+        token_string(out, text, id);
+    else
+        token_bytes(out, text, id);
 }
 
 static void put_tokens(struct exchange *x, const int32_t *id, size_t n, bool with_pieces,
@@ -88,7 +73,10 @@ static bool render(struct exchange *x, const struct fields *f, lathe_prompt *pro
     struct chat c;
     lathe_error err;
     bool generation_prompt = true;
+    tools_ignore_hosted(x, f);
     bool ok = chat_read(f, &c) && field_bool(f, "add_generation_prompt", &generation_prompt);
+    if (x->server->options.late_system >= 0)
+        c.conversation.late_system = (lathe_late_system)x->server->options.late_system;
     if (ok) {
         c.conversation.no_generation_prompt = !generation_prompt;
         if (lathe_render(lathe_engine_text(x->server->engine), &c.conversation, prompt, &err))

@@ -30,8 +30,9 @@ static const char *const read_fields[] = {
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stop", "stop_token_ids",
     "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "repeat_penalty",
     "seed", "ignore_eos", "min_tokens", "max_completion_tokens", "n_predict", "logit_bias",
-    "cache_prompt", "chat_template_kwargs", "preserve_thinking", "thinking_budget",
-    "thinking_token_budget", "reasoning_budget", "thinking_budget_tokens",
+    "cache_prompt", "cache_salt", "include_stop_str_in_output", "chat_template_kwargs",
+    "preserve_thinking", "thinking_budget", "thinking_token_budget", "reasoning_budget",
+    "thinking_budget_tokens",
     /* hints */
     "cache_control", "metadata", "service_tier", "speed", "inference_geo", "diagnostics",
     "context_management", "container", "mcp_servers", "output_format", "thread"};
@@ -66,7 +67,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     memcpy(s->id, "msg_", 4);
     server_id(x->server, s->id + 4);
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
-        !field_bool(f, "stream", &g->stream) || !anthropic_conversation(f, g))
+        !field_bool(f, "stream", &g->stream) || !anthropic_conversation(x, f, g))
         return false;
     generation_defaults(x, g);
     s->show_thinking = g->chat.asks_to_think;

@@ -5,6 +5,6 @@
 #include "generate.h"
 
 /* Fills g->chat from system, messages, tools, tool_choice, thinking and output_config, and g->options.max_calls. */
-bool anthropic_conversation(const struct fields *f, struct generation *g);
+bool anthropic_conversation(struct exchange *x, const struct fields *f, struct generation *g);
 
 #endif

@@ -3,11 +3,14 @@
 #include <string.h>
 
 #include "anthropic.h"
+#include "hosted.h"
+#include "state.h"
 #include "thinking.h"
 
 enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
 
 struct reader {
+    struct exchange *x;
     const struct fields *f;
     struct buf *out;
     size_t n; /* messages written */
@@ -41,7 +44,7 @@ static bool is_billing(const char *s, size_t n)
 
 static bool put_system_text(struct reader *r, const char *s, size_t n, bool *any)
 {
-    if (is_billing(s, n)) {
+    if (is_billing(s, n) && !r->x->server->options.keep_billing_header) {
         const char *end = memchr(s, '\n', n);
         size_t skip = end ? (size_t)(end - s) + 1 : n;
         s += skip;
@@ -80,13 +83,108 @@ static bool put_system(struct reader *r, const json_t *v, const char *path)
     return true;
 }
 
+/* A tool in chat form. */
+static void put_tool(struct reader *r, const json_t *tool)
+{
+    const json_t *schema = json_object_get(tool, "input_schema");
+    size_t n;
+    const char *name = member(r, tool, "name", &n);
+    buf_puts(r->out, "{\"type\": \"function\", \"function\": {\"name\": ");
+    json_print_string(r->out, name, n);
+    if (json_object_get(tool, "description")) {
+        buf_puts(r->out, ", \"description\": ");
+        json_print(r->out, &r->f->doc, json_object_get(tool, "description"));
+    }
+    buf_puts(r->out, ", \"parameters\": ");
+    if (schema && !json_is_null(schema))
+        json_print(r->out, &r->f->doc, schema);
+    else
+        buf_puts(r->out, "{\"type\": \"object\", \"properties\": {}}");
+    buf_puts(r->out, "}}");
+}
+
+/* A tool that a search found: its definition as a line, if the prompt has not got it, else its name. */
+static bool put_reference(struct reader *r, const json_t *block)
+{
+    const json_t *tools = field_value(r->f, "tools");
+    size_t n, n_name = 0;
+    const char *wanted = member(r, block, "tool_name", &n_name);
+    for (size_t i = 0; wanted && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *name = member(r, tool, "name", &n);
+        if (!name || strcmp(name, wanted) != 0 ||
+            !json_is_true(json_object_get(tool, "defer_loading")))
+            continue;
+        struct buf line;
+        struct reader inner = *r;
+        buf_init(&line, TEXT_LIMIT);
+        inner.out = &line;
+        put_tool(&inner, tool);
+        json_escape(r->out, buf_str(&line), line.len);
+        buf_puts(r->out, "\\n");
+        r->out->over |= line.over;
+        r->out->no_memory |= line.no_memory;
+        buf_release(&line);
+        return true;
+    }
+    buf_puts(r->out, "[tool_reference: ");
+    json_escape(r->out, wanted ? wanted : "", n_name);
+    buf_putc(r->out, ']');
+    return true;
+}
+
 static bool refuse_block(const struct reader *r, const char *path, const json_t *block)
 {
     size_t n;
     const char *type = member(r, block, "type", &n);
+    if (type && strcmp(type, "image") == 0)
+        return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
+                            "%s: image input needs the vision tower, which is not loaded", path);
     return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
-                        "%s: a block of type '%.40s' is not supported here, only text", path,
-                        type ? type : "");
+                        "%s: a block of type '%.40s' is not supported here, only text, documents "
+                        "of text and search results",
+                        path, type ? type : "");
+}
+
+static bool put_texts_of(struct reader *r, const char *path, const json_t *v);
+
+/* A member's text and a line break, if it is there. */
+static void put_line(struct reader *r, const json_t *object, const char *name)
+{
+    size_t n;
+    const char *s = member(r, object, name, &n);
+    if (!s || n == 0)
+        return;
+    json_escape(r->out, s, n);
+    buf_puts(r->out, "\\n");
+}
+
+/* Title and context as lines of their own, the text, and a line break. */
+static bool put_document(struct reader *r, const char *path, const json_t *block)
+{
+    const json_t *source = json_object_get(block, "source");
+    bool is_text = is_type(r, source, "text"), is_content = is_type(r, source, "content");
+    const json_t *text = json_object_get(source, is_text ? "data" : "content");
+    if ((!is_text && !is_content) || (is_text && !json_is_string(text)))
+        return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
+                            "%s: of documents only sources of type text and content are supported",
+                            path);
+    put_line(r, block, "title");
+    put_line(r, block, "context");
+    if (!put_texts_of(r, path, text))
+        return false;
+    buf_puts(r->out, "\\n");
+    return true;
+}
+
+static bool put_search_result(struct reader *r, const char *path, const json_t *block)
+{
+    put_line(r, block, "title");
+    put_line(r, block, "source");
+    if (!put_texts_of(r, path, json_object_get(block, "content")))
+        return false;
+    buf_puts(r->out, "\\n");
+    return true;
 }
 
 static bool is_server_block(const struct reader *r, const json_t *block)
@@ -106,6 +204,12 @@ static bool put_text_block(struct reader *r, const char *path, const json_t *blo
         json_escape(r->out, s, n);
         return true;
     }
+    if (is_type(r, block, "document"))
+        return put_document(r, path, block);
+    if (is_type(r, block, "search_result"))
+        return put_search_result(r, path, block);
+    if (is_type(r, block, "tool_reference"))
+        return put_reference(r, block);
     if (!is_server_block(r, block))
         return refuse_block(r, path, block);
     struct buf text;
@@ -120,17 +224,24 @@ static bool put_text_block(struct reader *r, const char *path, const json_t *blo
     return true;
 }
 
-/* A string, blocks of text, or nothing, as a JSON string. */
-static bool put_texts(struct reader *r, const char *path, const json_t *v)
+/* A string, blocks of text, or nothing. */
+static bool put_texts_of(struct reader *r, const char *path, const json_t *v)
 {
     size_t n;
     const char *s = json_text(&r->f->doc, v, &n);
     bool ok = true;
-    buf_putc(r->out, '"');
     if (s)
         json_escape(r->out, s, n);
     for (size_t i = 0; !s && i < json_array_size(v) && ok; i++)
         ok = put_text_block(r, path, json_array_get(v, i));
+    return ok;
+}
+
+/* The same as a JSON string. */
+static bool put_texts(struct reader *r, const char *path, const json_t *v)
+{
+    buf_putc(r->out, '"');
+    bool ok = put_texts_of(r, path, v);
     buf_putc(r->out, '"');
     return ok;
 }
@@ -261,9 +372,26 @@ static bool put_message(struct reader *r, size_t i, const json_t *m)
                         "%s: '%.40s' is none of user, assistant, system", path, role ? role : "");
 }
 
-static bool put_messages(const struct fields *f, struct buf *out)
+/* The answer goes on with a last message of the assistant, which then has no calls. */
+static bool check_last(const struct reader *r, size_t i, const json_t *m)
 {
-    struct reader r = {f, out, 0};
+    const json_t *content = json_object_get(m, "content");
+    size_t n;
+    const char *role = member(r, m, "role", &n);
+    char path[48];
+    (void)snprintf(path, sizeof path, "messages[%zu].content", i);
+    if (!role || strcmp(role, "assistant") != 0)
+        return true;
+    for (size_t k = 0; k < json_array_size(content); k++)
+        if (is_type(r, json_array_get(content, k), "tool_use"))
+            return refuse_field(r->f->failure, BAD_VALUE, path,
+                                "%s: a message with calls cannot be continued", path);
+    return true;
+}
+
+static bool put_messages(struct exchange *x, const struct fields *f, struct buf *out)
+{
+    struct reader r = {x, f, out, 0};
     const json_t *array = NULL, *system = field_value(f, "system");
     if (!field_array(f, "messages", &array, MAX_MESSAGES))
         return false;
@@ -273,21 +401,22 @@ static bool put_messages(const struct fields *f, struct buf *out)
     buf_puts(out, "{\"messages\": [");
     if (system && !put_system(&r, system, "system"))
         return false;
-    for (size_t i = 0; i < json_array_size(array); i++)
+    size_t n = json_array_size(array);
+    for (size_t i = 0; i < n; i++)
         if (!put_message(&r, i, json_array_get(array, i)))
             return false;
     buf_puts(out, "]}");
-    return true;
+    return check_last(&r, n - 1, json_array_get(array, n - 1));
 }
 
 /* Through the chat form, which puts results in the order of their calls. */
-static bool read_messages(const struct fields *f, struct chat *c)
+static bool read_messages(struct exchange *x, const struct fields *f, struct chat *c)
 {
     struct fields form = {.path = "", .failure = f->failure, .server = f->server};
     struct buf text;
     lathe_error err;
     buf_init(&text, TEXT_LIMIT);
-    bool ok = put_messages(f, &text);
+    bool ok = put_messages(x, f, &text);
     lathe_status st = ok ? buf_check(&text, "messages", &err) : LATHE_OK;
     if (ok && !st)
         st = json_read(&form.doc, buf_str(&text), text.len, &json_limits_request, &err);
@@ -302,36 +431,54 @@ static bool read_messages(const struct fields *f, struct chat *c)
 
 /* ---- Tools ---------------------------------------------------------------------------------- */
 
-static bool put_tool(const struct fields *f, struct buf *out, size_t i, const json_t *tool)
+/* Tools of Anthropic's that a client runs, whose schema the model of that service has learnt. */
+static bool is_schemaless(const char *type)
 {
-    struct reader r = {f, out, 0};
-    const json_t *schema = json_object_get(tool, "input_schema");
+    static const char *const prefix[] = {"bash_", "text_editor_", "memory_", "computer_"};
+    for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
+        if (strncmp(type, prefix[i], strlen(prefix[i])) == 0)
+            return true;
+    return false;
+}
+
+/* A tool of the list, if the model is told of it: *is_told. */
+static bool read_tool(struct exchange *x, const struct fields *f, struct chat *c, size_t i,
+                      const json_t *tool)
+{
+    struct reader r = {x, f, &c->tools, 0};
     size_t n;
     char path[40];
-    const char *name = member(&r, tool, "name", &n);
+    const char *type = member(&r, tool, "type", &n), *name = member(&r, tool, "name", &n);
     (void)snprintf(path, sizeof path, "tools[%zu]", i);
-    if (json_object_get(tool, "type") && !is_type(&r, tool, "custom"))
-        return refuse_field(f->failure, UNSUPPORTED_VALUE, path,
-                            "%s: only tools of type custom, with an input_schema, are supported",
-                            path);
+    bool has_schema = json_is_object(json_object_get(tool, "input_schema"));
+    if (type && tool_is_anthropic_hosted(type)) {
+        tool_ignore(x, type);
+        return true;
+    }
+    if (type && strcmp(type, "custom") != 0 && !(is_schemaless(type) && has_schema))
+        return refuse_field(
+            f->failure, UNSUPPORTED_VALUE, path,
+            "%s: a tool of type '%.40s' is not supported, only custom ones, with an "
+            "input_schema",
+            path, type);
     if (!name)
         return refuse_field(f->failure, MISSING_FIELD, path, "%s: name is missing", path);
-    buf_printf(out, "%s{\"type\": \"function\", \"function\": {\"name\": ", i ? ", " : "");
-    json_print_string(out, name, n);
-    if (json_object_get(tool, "description")) {
-        buf_puts(out, ", \"description\": ");
-        json_print(out, &f->doc, json_object_get(tool, "description"));
+    c->n_tools++;
+    if (json_is_true(json_object_get(tool, "defer_loading"))) {
+        c->n_deferred++;
+    } else {
+        if (c->tools.len > 1)
+            buf_puts(&c->tools, ", ");
+        put_tool(&r, tool);
     }
-    buf_puts(out, ", \"parameters\": ");
-    if (schema && !json_is_null(schema))
-        json_print(out, &f->doc, schema);
-    else
-        buf_puts(out, "{\"type\": \"object\", \"properties\": {}}");
-    buf_puts(out, "}}");
+    if (c->callable.len > 1)
+        buf_puts(&c->callable, ", ");
+    r.out = &c->callable;
+    put_tool(&r, tool);
     return true;
 }
 
-static bool read_tools(const struct fields *f, struct generation *g)
+static bool read_tools(struct exchange *x, const struct fields *f, struct generation *g)
 {
     struct chat *c = &g->chat;
     const json_t *array = NULL;
@@ -344,15 +491,16 @@ static bool read_tools(const struct fields *f, struct generation *g)
         !field_text(&choice, "type", &type, &n) ||
         !field_bool(&choice, "disable_parallel_tool_use", &serial))
         return false;
-    c->n_tools = json_array_size(array);
     buf_putc(&c->tools, '[');
-    for (size_t i = 0; i < c->n_tools; i++)
-        if (!put_tool(f, &c->tools, i, json_array_get(array, i)))
+    buf_putc(&c->callable, '[');
+    for (size_t i = 0; i < json_array_size(array); i++)
+        if (!read_tool(x, f, c, i, json_array_get(array, i)))
             return false;
     buf_putc(&c->tools, ']');
+    buf_putc(&c->callable, ']');
     g->options.max_calls = serial ? 1 : 0;
     if (strcmp(type, "none") == 0)
-        c->n_tools = 0;
+        g->no_calls = true;
     else if (strcmp(type, "auto") != 0)
         return refuse_field(
             f->failure,
@@ -378,25 +526,27 @@ static bool read_thinking(const struct fields *f, struct chat *c)
     return true;
 }
 
-bool anthropic_conversation(const struct fields *f, struct generation *g)
+bool anthropic_conversation(struct exchange *x, const struct fields *f, struct generation *g)
 {
     struct chat *c = &g->chat;
     lathe_error err;
     buf_init(&c->messages, TEXT_LIMIT);
     buf_init(&c->tools, TEXT_LIMIT);
+    buf_init(&c->callable, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
     c->conversation.late_system = LATHE_LATE_SYSTEM_INLINE;
-    if (!read_thinking(f, c) || !read_messages(f, c) || !read_tools(f, g))
+    if (!read_thinking(f, c) || !read_messages(x, f, c) || !read_tools(x, f, g))
         return false;
-    if (c->ends_with_assistant)
-        return refuse_field(f->failure, UNSUPPORTED_VALUE, "messages",
-                            "messages: the last one is the assistant's, and continuing it is not "
-                            "supported");
     if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
-        buf_check(&c->kwargs, "chat_template_kwargs", &err))
+        buf_check(&c->kwargs, "chat_template_kwargs", &err) ||
+        buf_check(&c->callable, "tools", &err))
         return refuse_status(f->failure, &err);
     c->conversation.messages = buf_str(&c->messages);
-    c->conversation.tools = c->n_tools ? buf_str(&c->tools) : NULL;
+    if (c->n_tools > c->n_deferred)
+        c->conversation.tools = buf_str(&c->tools);
+    if (c->n_deferred)
+        c->conversation.callable_tools = buf_str(&c->callable);
+    c->conversation.continue_last = c->ends_with_assistant;
     c->conversation.kwargs = c->kwargs.len ? buf_str(&c->kwargs) : NULL;
     return true;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "state.h"
+#include "token.h"
 
 /* ---- Fields --------------------------------------------------------------------------------- */
 
@@ -43,23 +44,18 @@ static const char *const read_fields[] = {"model",
                                           "n_predict",
                                           "logit_bias",
                                           "cache_prompt",
+                                          "cache_salt",
+                                          "include_stop_str_in_output",
                                           "return_progress"};
+
+const char *const openai_wish_fields[N_WISH_FIELDS] = {
+    "n", "best_of", "echo", "logprobs", "timings_per_token", "return_token_ids"};
 
 /* Accepted where they ask for what is done anyway. */
 static const struct neutral {
     const char *name, *value; /* as JSON */
 } neutrals[] = {
-    {"n", "1"},
-    {"best_of", "1"},
-    {"echo", "false"},
-    {"logprobs", "false"},
-    {"top_logprobs", "0"},
     {"skip_special_tokens", "true"},
-    {"include_stop_str_in_output", "false"},
-    {"continue_final_message", "false"},
-    {"add_generation_prompt", "true"},
-    {"timings_per_token", "false"},
-    {"return_token_ids", "false"},
     {"typical_p", "1"},
     {"top_a", "0"},
     {"tfs", "1"},
@@ -80,7 +76,6 @@ static const struct refused {
     {"web_search_options", "there is no web search; give a tool"},
     {"moderation", "there is no moderation"},
     {"chat_template", "the model's own template is used"},
-    {"cache_salt", "leave it out"},
     {"guided_json", "output cannot be bound to a schema"},
     {"guided_regex", "output cannot be bound to a pattern"},
     {"guided_choice", "output cannot be bound to choices"},
@@ -141,8 +136,25 @@ bool openai_fields(struct exchange *x, const struct fields *f, const char *const
     return fields_unknown(f, x, known, n);
 }
 
+static bool read_number_of_choices(struct exchange *x, const struct fields *f, struct generation *g)
+{
+    int64_t n = 1, most = x->server->options.n_slots, best_of;
+    if (!field_int(f, "n", &n, 1, INT32_MAX))
+        return false;
+    best_of = n;
+    if (!field_int(f, "best_of", &best_of, 1, INT32_MAX))
+        return false;
+    g->n = (int32_t)n;
+    if (n > most)
+        return refuse_field(&x->failure, BAD_VALUE, "n",
+                            "n is %lld, and the server has %lld slot%s; --slots sets it",
+                            (long long)n, (long long)most, most == 1 ? "" : "s");
+    return best_of == n || refuse_field(&x->failure, UNSUPPORTED_VALUE, "best_of",
+                                        "best_of: only the value of n is supported");
+}
+
 bool openai_stream(struct exchange *x, const struct fields *f, struct generation *g,
-                   bool *include_usage)
+                   bool *include_usage, bool *usage_per_chunk)
 {
     static const char *const known[] = {"include_usage", "include_obfuscation",
                                         "continuous_usage_stats"};
@@ -157,10 +169,59 @@ bool openai_stream(struct exchange *x, const struct fields *f, struct generation
         (o.object && !fields_unknown(&o, x, known, 3)))
         return false;
     g->show_progress &= g->stream;
-    return !continuous ||
+    if (usage_per_chunk)
+        *usage_per_chunk = continuous && g->stream;
+    return usage_per_chunk || !continuous ||
            refuse_field(&x->failure, UNSUPPORTED_VALUE, "stream_options.continuous_usage_stats",
-                        "stream_options.continuous_usage_stats: only false is "
-                        "supported; include_usage gives the usage at the end");
+                        "stream_options.continuous_usage_stats: only false is supported here");
+}
+
+bool openai_wishes(struct exchange *x, const struct fields *f, struct generation *g,
+                   struct openai_wish *w)
+{
+    *w = (struct openai_wish){.include_usage = x->server->options.always_usage, .n_top = -1};
+    if (!openai_stream(x, f, g, &w->include_usage, &w->usage_per_chunk) ||
+        !field_bool(f, "timings_per_token", &w->timings_per_chunk) ||
+        !field_bool(f, "return_token_ids", &w->ids))
+        return false;
+    w->timings_per_chunk &= g->stream;
+    return read_number_of_choices(x, f, g);
+}
+
+void openai_ask_tokens(const struct openai_wish *w, struct generation *g)
+{
+    if (w->ids || w->usage_per_chunk || w->timings_per_chunk)
+        g->options.n_logprobs = 0;
+    if (w->n_top >= 0)
+        g->options.n_logprobs = w->n_top;
+}
+
+/* ---- Tokens --------------------------------------------------------------------------------- */
+
+static void put_candidate(struct buf *out, const lathe_text *text, int32_t id, float logprob)
+{
+    buf_puts(out, "{\"token\":");
+    token_string(out, text, id);
+    buf_puts(out, ",\"logprob\":");
+    token_logprob(out, logprob);
+    buf_puts(out, ",\"bytes\":");
+    token_bytes(out, text, id);
+}
+
+void openai_put_token(struct buf *out, const lathe_text *text, const lathe_token_info *t,
+                      int32_t n_top)
+{
+    if (out->len)
+        buf_putc(out, ',');
+    put_candidate(out, text, t->id, t->logprob);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (int32_t i = 0; i < t->n_top && i < n_top; i++) {
+        if (i)
+            buf_putc(out, ',');
+        put_candidate(out, text, t->top[i].id, t->top[i].logprob);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
 }
 
 /* ---- Pieces of JSON ------------------------------------------------------------------------- */

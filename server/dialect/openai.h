@@ -8,9 +8,29 @@
  * own[0..n_own) are the dialect's. */
 bool openai_fields(struct exchange *x, const struct fields *f, const char *const *own,
                    size_t n_own);
-/* stream, stream_options, return_progress. */
+/* stream, stream_options, return_progress. usage_per_chunk NULL: it is refused. */
 bool openai_stream(struct exchange *x, const struct fields *f, struct generation *g,
-                   bool *include_usage);
+                   bool *include_usage, bool *usage_per_chunk);
+
+/* What a client asked to see beside the text. */
+struct openai_wish {
+    bool include_usage; /* a chunk of its own at the end of a stream */
+    bool usage_per_chunk, timings_per_chunk;
+    bool ids;      /* of the tokens of prompt and answer */
+    int32_t n_top; /* alternatives beside log-probabilities; -1: none are shown */
+};
+/* The fields of chat completions and completions that responses do not have. */
+enum { N_WISH_FIELDS = 6 };
+extern const char *const openai_wish_fields[N_WISH_FIELDS];
+/* What openai_stream reads, and n, best_of, return_token_ids, timings_per_token. n_top is -1. */
+bool openai_wishes(struct exchange *x, const struct fields *f, struct generation *g,
+                   struct openai_wish *w);
+/* Asks the engine for the tokens that the wishes need; w->n_top is set. */
+void openai_ask_tokens(const struct openai_wish *w, struct generation *g);
+
+/* One entry of logprobs.content, with a comma before it if it is not the first. */
+void openai_put_token(struct buf *out, const lathe_text *text, const lathe_token_info *t,
+                      int32_t n_top);
 
 void openai_string(struct buf *out, const char *s);
 void openai_usage(struct buf *out, const lathe_usage *u);

@@ -3,22 +3,35 @@
 #include <string.h>
 
 #include "dialects.h"
+#include "hosted.h"
 #include "openai.h"
 #include "state.h"
+#include "token.h"
 
 /* ---- State of a reply ----------------------------------------------------------------------- */
+
+struct chat_choice {
+    int32_t n_calls;
+    bool in_tags;      /* of reasoning that is shown as text */
+    lathe_usage usage; /* as far as it is */
+    /* Of tokens that are not in a chunk yet, or all in a reply in one piece. */
+    struct buf logprobs, ids;
+    /* The reply in one piece. */
+    struct buf content, reasoning, calls, finish;
+};
 
 struct chat_state {
     const struct server *server;
     char id[40];
     int64_t created;
     const char *model; /* as the client named it */
-    bool stream, include_usage, hide_reasoning;
+    bool stream, hide_reasoning;
     bool tag_reasoning; /* it is text, between tags */
-    bool in_tags;
-    int32_t n_calls, n_cached;
-    /* The reply in one piece. */
-    struct buf content, reasoning, calls;
+    struct openai_wish wish;
+    struct chat_choice *choice; /* [n] */
+    int32_t n, at;              /* at: the one that events are about */
+    struct buf prompt_ids;
+    struct buf echo; /* what the client gave of the answer, if it wants that back */
     const char *const *warning;
     size_t n_warnings;
 };
@@ -27,8 +40,10 @@ enum { MESSAGE_LIMIT = 256 << 20 };
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
-static const char *const own_fields[] = {"include_reasoning",   "reasoning_format", "tool_choice",
-                                         "parallel_tool_calls", "response_format",  "modalities"};
+static const char *const own_fields[] = {
+    "include_reasoning",   "reasoning_format",       "tool_choice",
+    "parallel_tool_calls", "response_format",        "modalities",
+    "top_logprobs",        "continue_final_message", "add_generation_prompt"};
 enum { N_OWN = sizeof own_fields / sizeof *own_fields, MAX_OWN = N_OWN + 32 };
 
 static bool check_fields(struct exchange *x, const struct fields *f)
@@ -37,6 +52,8 @@ static bool check_fields(struct exchange *x, const struct fields *f)
     size_t n = 0;
     for (size_t i = 0; i < N_OWN; i++)
         own[n++] = own_fields[i];
+    for (size_t i = 0; i < N_WISH_FIELDS; i++)
+        own[n++] = openai_wish_fields[i];
     for (size_t i = 0; i < n_conversation_fields; i++)
         own[n++] = conversation_fields[i];
     return openai_fields(x, f, own, n);
@@ -82,7 +99,7 @@ static bool read_tool_choice(const struct fields *f, struct generation *g)
     if (!s)
         return field_is_no(f, "tool_choice", "a word or an object", v);
     if (strcmp(s, "none") == 0)
-        g->chat.conversation.tools = NULL;
+        g->no_calls = true;
     else if (strcmp(s, "required") == 0 && g->chat.n_tools)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "tool_choice",
                             "tool_choice: required is not supported, only \"auto\" and \"none\"");
@@ -125,8 +142,9 @@ static bool read_formats(const struct fields *f, struct chat_state *s)
     return true;
 }
 
-static bool warn_of_strict_tools(struct exchange *x, const struct fields *f)
+static bool warn_of_tools(struct exchange *x, const struct fields *f)
 {
+    tools_ignore_hosted(x, f);
     const json_t *tools = field_value(f, "tools");
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *function = json_object_get(json_array_get(tools, i), "function");
@@ -139,6 +157,88 @@ static bool warn_of_strict_tools(struct exchange *x, const struct fields *f)
     return true;
 }
 
+/* Whether the answer goes on with the last message. */
+static bool read_prefill(struct exchange *x, const struct fields *f, struct chat *c)
+{
+    bool goes_on = false, begins = true;
+    bool is_said =
+        field_value(f, "continue_final_message") || field_value(f, "add_generation_prompt");
+    if (!field_bool(f, "continue_final_message", &goes_on) ||
+        !field_bool(f, "add_generation_prompt", &begins))
+        return false;
+    if (goes_on && begins && field_value(f, "add_generation_prompt"))
+        return refuse_field(&x->failure, BAD_VALUE, "continue_final_message",
+                            "continue_final_message and add_generation_prompt cannot both be true");
+    c->conversation.continue_last =
+        is_said ? goes_on || !begins : c->ends_with_assistant && !x->server->options.no_prefill;
+    return !c->conversation.continue_last || c->ends_with_assistant ||
+           refuse_field(&x->failure, BAD_VALUE, "messages",
+                        "messages: the last one is not the assistant's, so there is nothing to "
+                        "continue");
+}
+
+/* The text of the message that the answer goes on with. */
+static bool read_echo(const struct fields *f, const struct chat *c, struct chat_state *s)
+{
+    struct json_doc d = {0};
+    lathe_error err;
+    bool echo = false;
+    size_t n;
+    if (!field_bool(f, "echo", &echo))
+        return false;
+    if (!echo || !c->conversation.continue_last)
+        return true;
+    lathe_status st =
+        json_read(&d, buf_str(&c->messages), c->messages.len, &json_limits_request, &err);
+    const json_t *m = json_array_get(d.root, json_array_size(d.root) - 1);
+    const json_t *content = json_object_get(m, "content");
+    const char *text = json_text(&d, content, &n);
+    if (text)
+        buf_append(&s->echo, text, n);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        text = json_text(&d, json_object_get(json_array_get(content, i), "text"), &n);
+        if (text)
+            buf_append(&s->echo, text, n);
+    }
+    /* The prompt leaves the blanks at its end out. */
+    while (s->echo.len && strchr(" \t\r\n", s->echo.data[s->echo.len - 1]))
+        s->echo.data[--s->echo.len] = 0;
+    json_release(&d);
+    st = st ? st : buf_check(&s->echo, "messages", &err);
+    return !st || refuse_status(f->failure, &err);
+}
+
+static bool read_logprobs(const struct fields *f, struct openai_wish *w)
+{
+    bool wanted = false;
+    int64_t n = 0;
+    if (!field_bool(f, "logprobs", &wanted) || !field_int(f, "top_logprobs", &n, 0, 20))
+        return false;
+    if (n > 0 && !wanted)
+        return refuse_field(f->failure, BAD_VALUE, "top_logprobs",
+                            "top_logprobs needs logprobs: true");
+    w->n_top = wanted ? (int32_t)n : -1;
+    return true;
+}
+
+static bool make_choices(struct exchange *x, struct generation *g, struct chat_state *s)
+{
+    struct chat_choice *choice = arena_calloc(&g->arena, (size_t)g->n, sizeof *choice);
+    if (!choice)
+        return refuse(&x->failure, INTERNAL, "out of memory");
+    for (int32_t i = 0; i < g->n; i++) {
+        buf_init(&choice[i].logprobs, MESSAGE_LIMIT);
+        buf_init(&choice[i].ids, MESSAGE_LIMIT);
+        buf_init(&choice[i].content, MESSAGE_LIMIT);
+        buf_init(&choice[i].reasoning, MESSAGE_LIMIT);
+        buf_init(&choice[i].calls, MESSAGE_LIMIT);
+        buf_init(&choice[i].finish, MESSAGE_LIMIT);
+    }
+    s->choice = choice;
+    s->n = g->n;
+    return true;
+}
+
 static bool read_request(struct exchange *x, const struct fields *f, struct generation *g,
                          struct chat_state *s)
 {
@@ -146,18 +246,18 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
     size_t n = strlen(model);
     if (!chat_read(f, &g->chat) || !check_fields(x, f) || !field_text(f, "model", &model, &n))
         return false;
-    if (g->chat.ends_with_assistant)
-        return refuse_field(&x->failure, UNSUPPORTED_VALUE, "messages",
-                            "messages: the last one is the assistant's, and continuing it is not "
-                            "supported");
     generation_defaults(x, g);
     s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
                    model);
     if (!s->model)
         return refuse(&x->failure, INTERNAL, "out of memory");
-    return openai_stream(x, f, g, &s->include_usage) && sampling_read(f, g) &&
-           read_tool_choice(f, g) && read_formats(f, s) && warn_of_strict_tools(x, f);
+    if (!read_prefill(x, f, &g->chat) || !openai_wishes(x, f, g, &s->wish) ||
+        !read_logprobs(f, &s->wish) || !sampling_read(f, g) || !read_tool_choice(f, g) ||
+        !read_formats(f, s) || !read_echo(f, &g->chat, s) || !make_choices(x, g, s))
+        return false;
+    openai_ask_tokens(&s->wish, g);
+    return warn_of_tools(x, f);
 }
 
 static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
@@ -166,9 +266,8 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     if (!s)
         return refuse(&x->failure, INTERNAL, "out of memory");
     *state = s;
-    buf_init(&s->content, MESSAGE_LIMIT);
-    buf_init(&s->reasoning, MESSAGE_LIMIT);
-    buf_init(&s->calls, MESSAGE_LIMIT);
+    buf_init(&s->prompt_ids, MESSAGE_LIMIT);
+    buf_init(&s->echo, MESSAGE_LIMIT);
     s->server = x->server;
     s->created = server_now(x->server);
     memcpy(s->id, "chatcmpl-", 9);
@@ -197,6 +296,60 @@ static void put_head(struct buf *out, const struct chat_state *s, const char *ob
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", s->server->fingerprint);
 }
 
+/* The members of a choice that are of its tokens. */
+static void put_tokens(struct buf *out, const struct chat_state *s, const struct chat_choice *c)
+{
+    if (c->logprobs.len || (s->wish.n_top >= 0 && !s->stream)) {
+        buf_puts(out, ",\"logprobs\":{\"content\":[");
+        buf_append(out, buf_str(&c->logprobs), c->logprobs.len);
+        buf_puts(out, "],\"refusal\":null}");
+    } else {
+        buf_puts(out, ",\"logprobs\":null");
+    }
+    if (s->wish.ids) {
+        buf_puts(out, ",\"token_ids\":[");
+        buf_append(out, buf_str(&c->ids), c->ids.len);
+        buf_putc(out, ']');
+    }
+}
+
+static void put_prompt_ids(struct buf *out, const struct chat_state *s)
+{
+    if (!s->wish.ids)
+        return;
+    buf_puts(out, ",\"prompt_token_ids\":[");
+    buf_append(out, buf_str(&s->prompt_ids), s->prompt_ids.len);
+    buf_putc(out, ']');
+}
+
+/* Of all choices so far; the prompt counts once. */
+static lathe_usage usage_so_far(const struct chat_state *s)
+{
+    lathe_usage u = s->choice[0].usage;
+    for (int32_t i = 1; i < s->n; i++) {
+        u.completion_tokens += s->choice[i].usage.completion_tokens;
+        u.reasoning_tokens += s->choice[i].usage.reasoning_tokens;
+    }
+    return u;
+}
+
+static void note_token(struct chat_state *s, const lathe_event *ev)
+{
+    struct chat_choice *c = &s->choice[s->at];
+    c->usage.completion_tokens = ev->usage.completion_tokens;
+    c->usage.reasoning_tokens = ev->usage.reasoning_tokens;
+    c->usage.prefill_ms = ev->usage.prefill_ms;
+    c->usage.decode_ms = ev->usage.decode_ms;
+    c->usage.spec = ev->usage.spec;
+    if (ev->token.is_end)
+        return;
+    if (s->wish.ids)
+        token_id(&c->ids, ev->token.id);
+    if (s->wish.n_top >= 0)
+        openai_put_token(&c->logprobs, lathe_engine_text(s->server->engine), &ev->token,
+                         s->wish.n_top);
+}
+
 /* ---- The stream ----------------------------------------------------------------------------- */
 
 static void begin_chunk(struct buf *out, const struct chat_state *s)
@@ -206,29 +359,42 @@ static void begin_chunk(struct buf *out, const struct chat_state *s)
     buf_puts(out, ",\"choices\":[");
 }
 
-static void end_chunk(struct buf *out, const struct chat_state *s)
+/* What stands behind the choices. */
+static void end_members(struct buf *out, const struct chat_state *s)
 {
-    buf_printf(out, "]%s}\n\n", s->include_usage ? ",\"usage\":null" : "");
+    if (s->wish.usage_per_chunk) {
+        lathe_usage u = usage_so_far(s);
+        buf_puts(out, ",\"usage\":");
+        openai_usage(out, &u);
+    } else if (s->wish.include_usage) {
+        buf_puts(out, ",\"usage\":null");
+    }
+    buf_puts(out, "}\n\n");
 }
 
 static void begin_delta(struct buf *out, const struct chat_state *s)
 {
     begin_chunk(out, s);
-    buf_puts(out, "{\"index\":0,\"delta\":{");
+    buf_printf(out, "{\"index\":%d,\"delta\":{", (int)s->at);
+}
+
+/* Of one choice, of which nothing more follows in this chunk. */
+static void end_choice(struct buf *out, const struct chat_state *s)
+{
+    struct chat_choice *c = &s->choice[s->at];
+    buf_putc(out, '}');
+    put_tokens(out, s, c);
+    buf_clear(&c->logprobs);
+    buf_clear(&c->ids);
 }
 
 static void end_delta(struct buf *out, const struct chat_state *s)
 {
-    buf_puts(out, "},\"logprobs\":null,\"finish_reason\":null}");
-    end_chunk(out, s);
-}
-
-static void head(struct buf *out, void *state, const lathe_usage *known)
-{
-    (void)known;
-    begin_delta(out, state);
-    buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"");
-    end_delta(out, state);
+    end_choice(out, s);
+    buf_puts(out, ",\"finish_reason\":null}]");
+    if (s->wish.timings_per_chunk)
+        openai_timings(out, s->server, &s->choice[s->at].usage);
+    end_members(out, s);
 }
 
 static void put_content_delta(struct buf *out, const struct chat_state *s, const char *text,
@@ -252,6 +418,35 @@ static void put_reasoning(struct buf *out, const struct chat_state *s, const cha
         buf_puts(out, field & FIELD_REASONING_CONTENT ? ",\"reasoning\":" : "\"reasoning\":");
         json_print_string(out, text, n);
     }
+}
+
+static void end_plain(struct buf *out)
+{
+    buf_puts(out, "},\"logprobs\":null,\"finish_reason\":null}]");
+}
+
+/* Nothing that the model said is in it. */
+static void head(struct buf *out, void *state, const lathe_usage *known)
+{
+    struct chat_state *s = state;
+    int32_t at = s->at;
+    (void)known;
+    for (s->at = 0; s->at < s->n; s->at++) {
+        begin_delta(out, s);
+        buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"");
+        end_plain(out);
+        if (s->at == 0)
+            put_prompt_ids(out, s);
+        end_members(out, s);
+        if (s->echo.len == 0)
+            continue;
+        begin_delta(out, s);
+        buf_puts(out, "\"content\":");
+        json_print_string(out, buf_str(&s->echo), s->echo.len);
+        end_plain(out);
+        end_members(out, s);
+    }
+    s->at = at;
 }
 
 static void put_call_head(struct buf *out, const lathe_event *ev)
@@ -284,64 +479,91 @@ static void stream_event(struct buf *out, struct chat_state *s, const lathe_even
         buf_puts(out, "\"}}]");
         end_delta(out, s);
     }
-    if (ev->type == LATHE_EVENT_ACCEPTED)
-        s->n_cached = ev->usage.cached_tokens;
     if (ev->type == LATHE_EVENT_PROGRESS) {
         begin_chunk(out, s);
         buf_printf(out,
                    "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,"
-                   "\"time_ms\":%.0f}%s}\n\n",
-                   (int)ev->total, (int)s->n_cached, (int)ev->done, ev->usage.prefill_ms,
-                   s->include_usage ? ",\"usage\":null" : "");
+                   "\"time_ms\":%.0f}",
+                   (int)ev->total, (int)s->choice[s->at].usage.cached_tokens, (int)ev->done,
+                   ev->usage.prefill_ms);
+        end_members(out, s);
+    }
+    if (ev->type == LATHE_EVENT_FINISH) {
+        begin_delta(out, s);
+        end_choice(out, s);
+        buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", openai_finish(ev->finish));
+        openai_stop_reason(out, ev);
+        buf_puts(out, "}]");
+        openai_timings(out, s->server, &ev->usage);
+        end_members(out, s);
     }
 }
 
 /* ---- The reply in one piece ----------------------------------------------------------------- */
 
-static void fold_event(struct chat_state *s, const lathe_event *ev)
+static void fold_event(struct chat_choice *c, const lathe_event *ev)
 {
     if (ev->type == LATHE_EVENT_REASONING)
-        buf_append(&s->reasoning, ev->text, ev->n_text);
+        buf_append(&c->reasoning, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_TEXT)
-        buf_append(&s->content, ev->text, ev->n_text);
+        buf_append(&c->content, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_CALL_BEGIN) {
-        buf_puts(&s->calls, s->n_calls++ ? "\"}},{" : "{");
-        put_call_head(&s->calls, ev);
+        buf_puts(&c->calls, c->n_calls++ ? "\"}},{" : "{");
+        put_call_head(&c->calls, ev);
     }
     if (ev->type == LATHE_EVENT_CALL_ARGS)
-        json_escape(&s->calls, ev->text, ev->n_text);
+        json_escape(&c->calls, ev->text, ev->n_text);
+    if (ev->type == LATHE_EVENT_FINISH) {
+        buf_printf(&c->finish,
+                   ",\"finish_reason\":\"%s\",\"stop_reason\":", openai_finish(ev->finish));
+        openai_stop_reason(&c->finish, ev);
+    }
 }
 
-static void put_message(struct buf *out, const struct chat_state *s)
+static void put_message(struct buf *out, const struct chat_state *s, const struct chat_choice *c)
 {
+    const struct buf *kept[] = {&c->content, &c->reasoning, &c->calls,
+                                &c->finish,  &c->logprobs,  &c->ids};
     buf_puts(out, "{\"role\":\"assistant\",\"content\":");
-    if (s->content.len || !s->n_calls)
-        json_print_string(out, buf_str(&s->content), s->content.len);
-    else
+    if (c->content.len || s->echo.len || !c->n_calls) {
+        buf_putc(out, '"');
+        json_escape(out, buf_str(&s->echo), s->echo.len);
+        json_escape(out, buf_str(&c->content), c->content.len);
+        buf_putc(out, '"');
+    } else {
         buf_puts(out, "null");
-    if (s->reasoning.len) {
-        buf_putc(out, ',');
-        put_reasoning(out, s, buf_str(&s->reasoning), s->reasoning.len);
     }
-    if (s->n_calls) {
+    if (c->reasoning.len) {
+        buf_putc(out, ',');
+        put_reasoning(out, s, buf_str(&c->reasoning), c->reasoning.len);
+    }
+    if (c->n_calls) {
         buf_puts(out, ",\"tool_calls\":[");
-        buf_append(out, buf_str(&s->calls), s->calls.len);
+        buf_append(out, buf_str(&c->calls), c->calls.len);
         buf_puts(out, "\"}}]");
     }
     buf_puts(out, ",\"refusal\":null}");
-    out->over |= s->content.over || s->reasoning.over || s->calls.over;
-    out->no_memory |= s->content.no_memory || s->reasoning.no_memory || s->calls.no_memory;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        out->over |= kept[i]->over;
+        out->no_memory |= kept[i]->no_memory;
+    }
 }
 
 static void put_reply(struct buf *out, const struct chat_state *s, const lathe_event *last)
 {
     put_head(out, s, "chat.completion");
-    buf_puts(out, ",\"service_tier\":\"default\",\"choices\":[{\"index\":0,\"message\":");
-    put_message(out, s);
-    buf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":",
-               openai_finish(last->finish));
-    openai_stop_reason(out, last);
-    buf_puts(out, "}],\"usage\":");
+    buf_puts(out, ",\"service_tier\":\"default\"");
+    put_prompt_ids(out, s);
+    buf_puts(out, ",\"choices\":[");
+    for (int32_t i = 0; i < s->n; i++) {
+        const struct chat_choice *c = &s->choice[i];
+        buf_printf(out, "%s{\"index\":%d,\"message\":", i ? "," : "", (int)i);
+        put_message(out, s, c);
+        put_tokens(out, s, c);
+        buf_append(out, buf_str(&c->finish), c->finish.len);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "],\"usage\":");
     openai_usage(out, &last->usage);
     openai_timings(out, s->server, &last->usage);
     for (size_t i = 0; i < s->n_warnings; i++) {
@@ -358,7 +580,7 @@ static void show(struct buf *out, struct chat_state *s, const lathe_event *ev)
     if (s->stream)
         stream_event(out, s, ev);
     else
-        fold_event(s, ev);
+        fold_event(&s->choice[s->at], ev);
 }
 
 static void show_text(struct buf *out, struct chat_state *s, const char *text, size_t n)
@@ -371,23 +593,38 @@ static void show_text(struct buf *out, struct chat_state *s, const char *text, s
 static void show_tagged(struct buf *out, struct chat_state *s, const lathe_event *ev)
 {
     static const char begin[] = "<think>\n", end[] = "\n</think>\n\n";
-    bool is_end = ev->type == LATHE_EVENT_REASONING_END;
-    if (!is_end && !s->in_tags)
+    bool is_end = ev->type == LATHE_EVENT_REASONING_END, *in_tags = &s->choice[s->at].in_tags;
+    if (!is_end && !*in_tags)
         show_text(out, s, begin, strlen(begin));
-    if (is_end && s->in_tags)
+    if (is_end && *in_tags)
         show_text(out, s, end, strlen(end));
     if (!is_end)
         show_text(out, s, ev->text, ev->n_text);
-    s->in_tags = !is_end;
+    *in_tags = !is_end;
+}
+
+static void choose(void *state, int32_t choice, const lathe_request *request)
+{
+    struct chat_state *s = state;
+    s->at = choice;
+    if (!s->wish.ids || s->prompt_ids.len)
+        return;
+    const int32_t *id = lathe_request_prompt(request);
+    for (int32_t i = 0; i < lathe_request_prompt_tokens(request); i++)
+        token_id(&s->prompt_ids, id[i]);
 }
 
 static void event(struct buf *out, void *state, const lathe_event *ev)
 {
     struct chat_state *s = state;
     bool is_reasoning = ev->type == LATHE_EVENT_REASONING || ev->type == LATHE_EVENT_REASONING_END;
+    if (ev->type == LATHE_EVENT_ACCEPTED || ev->type == LATHE_EVENT_FINISH)
+        s->choice[s->at].usage = ev->usage;
     if (is_reasoning && s->hide_reasoning)
         return;
-    if (is_reasoning && s->tag_reasoning)
+    if (ev->type == LATHE_EVENT_TOKEN)
+        note_token(s, ev);
+    else if (is_reasoning && s->tag_reasoning)
         show_tagged(out, s, ev);
     else
         show(out, s, ev);
@@ -400,16 +637,7 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
         put_reply(out, s, last);
         return;
     }
-    begin_chunk(out, s);
-    buf_printf(out,
-               "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\","
-               "\"stop_reason\":",
-               openai_finish(last->finish));
-    openai_stop_reason(out, last);
-    buf_puts(out, "}]");
-    openai_timings(out, s->server, &last->usage);
-    buf_puts(out, s->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
-    if (s->include_usage) {
+    if (s->wish.include_usage) {
         begin_chunk(out, s);
         buf_puts(out, "],\"usage\":");
         openai_usage(out, &last->usage);
@@ -423,13 +651,19 @@ static void release(void *state)
     struct chat_state *s = state;
     if (!s)
         return;
-    buf_release(&s->content);
-    buf_release(&s->reasoning);
-    buf_release(&s->calls);
+    for (int32_t i = 0; i < s->n; i++) {
+        struct chat_choice *c = &s->choice[i];
+        struct buf *kept[] = {&c->logprobs,  &c->ids,   &c->content,
+                              &c->reasoning, &c->calls, &c->finish};
+        for (size_t k = 0; k < sizeof kept / sizeof *kept; k++)
+            buf_release(kept[k]);
+    }
+    buf_release(&s->prompt_ids);
+    buf_release(&s->echo);
 }
 
 static const struct dialect dialect = {"chat",       parse,  head,    event, openai_keepalive,
-                                       openai_error, finish, release, NULL};
+                                       openai_error, finish, release, choose};
 
 void chat_completions(struct exchange *x)
 {

@@ -40,8 +40,7 @@ static bool read_tool_choice(const struct fields *f, struct generation *g,
     if (!s)
         return field_is_no(f, "tool_choice", "a word or an object", v);
     if (strcmp(s, "none") == 0) {
-        g->chat.conversation.tools = NULL;
-        g->chat.conversation.callable_tools = NULL;
+        g->no_calls = true;
     } else if (strcmp(s, "required") == 0) {
         return refuse_field(f->failure, tools->n ? UNSUPPORTED_VALUE : BAD_VALUE, "tool_choice",
                             "tool_choice: required %s",
@@ -376,7 +375,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
     if (!responses_conversation(x, f, g, q) || !check_fields(x, f) || !read_model(x, f, g, q))
         return false;
     generation_defaults(x, g);
-    if (!openai_stream(x, f, g, &usage) || !sampling_read(f, g) || !read_limit(f, g) ||
+    if (!openai_stream(x, f, g, &usage, NULL) || !sampling_read(f, g) || !read_limit(f, g) ||
         !check_neutral(f) || !check_include(f) || !read_text(f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
         return false;

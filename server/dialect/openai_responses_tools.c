@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/utf8.h"
+#include "hosted.h"
 #include "openai_responses.h"
 
 enum { MAX_TOOLS = 1024, MAX_LOADED = 16384, MAX_NAME = 128, TEXT_LIMIT = 1 << 28 };
@@ -252,33 +253,6 @@ static bool check_format(const struct adder *a, const char *path, const json_t *
     return true;
 }
 
-/* Tools that run at OpenAI's: the model is not told of them. */
-static bool is_hosted(const char *type)
-{
-    static const char *const prefix[] = {
-        "web_search",  "file_search", "image_generation", "code_interpreter", "computer", "mcp",
-        "local_shell", "shell",       "apply_patch",      "tool_search"};
-    for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
-        if (strncmp(type, prefix[i], strlen(prefix[i])) == 0)
-            return true;
-    return false;
-}
-
-static void ignore(const struct adder *a, const char *type)
-{
-    struct buf *list = &a->x->ignored;
-    size_t n = strlen(type);
-    for (const char *at = buf_str(list); *at; at += strspn(at, ", ")) {
-        size_t len = strcspn(at, ",");
-        if (len == n && memcmp(at, type, n) == 0)
-            return;
-        at += len;
-    }
-    if (list->len + n + 2 <= MAX_LISTED_BYTES &&
-        type[strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_")] == 0)
-        buf_printf(list, "%s%s", list->len ? ", " : "", type);
-}
-
 static bool add_namespace(const struct adder *a, const char *path, const json_t *tool)
 {
     const json_t *inner = json_object_get(tool, "tools");
@@ -324,11 +298,11 @@ static bool add_any(const struct adder *a, const char *path, const json_t *tool)
         return add_namespace(a, path, tool);
     if (strcmp(type, "tool_search") == 0 && execution && strcmp(execution, "client") == 0)
         return add(a, path, tool, TOOL_SEARCH, NULL);
-    if (!is_hosted(type))
+    if (!tool_is_hosted(type))
         return refuse_field(&a->x->failure, UNSUPPORTED_VALUE, path,
                             "%s.type: '%.40s' is none of function, custom, namespace, tool_search",
                             path, type);
-    ignore(a, type);
+    tool_ignore(a->x, type);
     return true;
 }
 

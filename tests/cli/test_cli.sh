@@ -316,14 +316,14 @@ t_status_tells_whose_fault_it_is() {
 
 t_images_are_refused() {
     printf '[{"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "a.png"}}]}]' >"$T/image.json"
-    refused "messages[0].content[1]: images are not supported" run -m $M --messages "$T/image.json"
+    refused "messages[0].content[1]: image input needs the vision tower, which is not loaded" run -m $M --messages "$T/image.json"
     run template -m $M --messages "$T/image.json"
     code 0
     out_has "<|image_pad|>"
     echo "And now?" | "$L" chat -m $M --messages "$T/image.json" >"$T/out" 2>"$T/err"
     rc=$?
     code 1
-    err_has "messages[0].content[1]: images are not supported"
+    err_has "messages[0].content[1]: image input needs the vision tower, which is not loaded"
 }
 
 t_prompt_longer_than_the_context() {

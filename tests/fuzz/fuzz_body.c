@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     buf_append(&x.body, data, size);
     bool ok = fields_open(&f, &x);
     if (ok) {
-        ok = is_anthropic ? anthropic_conversation(&f, &g) : chat_read(&f, &g.chat);
+        ok = is_anthropic ? anthropic_conversation(&x, &f, &g) : chat_read(&f, &g.chat);
         if (ok) {
             require_json(g.chat.conversation.messages, true);
             require_json(g.chat.conversation.tools, true);

@@ -272,9 +272,14 @@ TEST(messages_that_are_refused)
         {"\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]", "messages[0].role"},
         {"\"messages\":[{\"role\":\"user\",\"content\":1}]", "messages[0].content"},
         {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]",
-         "'image' is not supported"},
-        {"\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]",
-         "continuing it is not supported"},
+         "image input needs the vision tower, which is not loaded"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"source\":{"
+         "\"type\":"
+         "\"base64\",\"media_type\":\"application/pdf\",\"data\":\"\"}}]}]",
+         "only sources of type text and content"},
+        {"\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"a\","
+         "\"name\":\"f\",\"input\":{}}]}]",
+         "messages[0].content: a message with calls cannot be continued"},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"thread\":{\"type\":\"create\"}",
          "\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]"
          "}"},
@@ -319,11 +324,18 @@ TEST(raw_prompts)
         {"{\"prompt\":[]}", 400, "\"invalid_value\""},
         {"{\"prompt\":{}}", 400, "\"invalid_type\""},
         {"{\"prompt\":[1,-2]}", 400, "\"param\":\"prompt[1]\""},
-        {"{\"prompt\":[\"a\",\"b\"]}", 400, "several prompts"},
-        {"{\"prompt\":[[1],[2]]}", 400, "several prompts"},
+        {"{\"prompt\":[\"a\",\"\"]}", 400, "\"invalid_value\""},
+        {"{\"prompt\":[\"a\",3]}", 400, "\"param\":\"prompt[1]\",\"code\":\"invalid_type\""},
+        {"{\"prompt\":[[1],[2,-1]]}", 400, "\"param\":\"prompt[1][1]\""},
+        {"{\"prompt\":[1,\"a\"]}", 400, "\"param\":\"prompt[1]\",\"code\":\"invalid_type\""},
         {"{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "\"param\":\"suffix\""},
-        {"{\"prompt\":\"a\",\"logprobs\":2}", 400, "\"param\":\"logprobs\""},
-        {"{\"prompt\":\"a\",\"echo\":true}", 400, "\"param\":\"echo\""},
+        {"{\"prompt\":\"a\",\"logprobs\":21}", 400, "\"param\":\"logprobs\""},
+        {"{\"prompt\":\"a\",\"logprobs\":true}", 400, "\"param\":\"logprobs\""},
+        {"{\"prompt\":\"a\",\"prompt_logprobs\":21}", 400, "\"param\":\"prompt_logprobs\""},
+        {"{\"prompt\":\"a\",\"echo\":1}", 400, "\"param\":\"echo\""},
+        {"{\"prompt\":\"a\",\"n\":3}", 400, "\"param\":\"n\""},
+        {"{\"prompt\":\"a\",\"best_of\":2}", 400, "\"param\":\"best_of\""},
+        {"{\"prompt\":\"a\",\"cache_salt\":\"\"}", 400, "\"param\":\"cache_salt\""},
         {"{\"prompt\":\"a\",\"max_tokens\":0}", 400, "\"param\":\"max_tokens\""},
         {"{\"prompt\":[1,2,3]}", 200, "text_completion"},
         {"{\"prompt\":\"a\",\"parse_special\":false}", 200, "text_completion"},
@@ -340,7 +352,7 @@ TEST(raw_prompts)
         free(got);
     }
     const lathe_request_options *o = fake_engine_last(r.engine);
-    CHECK(o->no_parse && !o->control && o->n_text == 1 && !o->conversation && !o->token);
+    CHECK(o->no_parse && !o->text && !o->conversation && o->n_token == 1);
     close_rig(&r);
 }
 
@@ -361,10 +373,19 @@ TEST(requests_that_are_refused)
         {"\"stop\":[1]", "stop[0]", "invalid_type"},
         {"\"logit_bias\":{\"x\":1}", "logit_bias.x", "invalid_value"},
         {"\"logit_bias\":{\"1\":101}", "logit_bias.1", "invalid_value"},
-        {"\"n\":2", "n", "unsupported_value"},
-        {"\"logprobs\":true", "logprobs", "unsupported_value"},
-        {"\"stream_options\":{\"continuous_usage_stats\":true}",
-         "stream_options.continuous_usage_stats", "unsupported_value"},
+        {"\"n\":3", "n", "invalid_value"},
+        {"\"n\":0", "n", "invalid_value"},
+        {"\"best_of\":2", "best_of", "unsupported_value"},
+        {"\"logprobs\":1", "logprobs", "invalid_type"},
+        {"\"top_logprobs\":1", "top_logprobs", "invalid_value"},
+        {"\"logprobs\":true,\"top_logprobs\":21", "top_logprobs", "invalid_value"},
+        {"\"stream_options\":{\"continuous_usage_stats\":1}",
+         "stream_options.continuous_usage_stats", "invalid_type"},
+        {"\"cache_salt\":1", "cache_salt", "invalid_type"},
+        {"\"continue_final_message\":true", "messages", "invalid_value"},
+        {"\"add_generation_prompt\":false", "messages", "invalid_value"},
+        {"\"continue_final_message\":true,\"add_generation_prompt\":true", "continue_final_message",
+         "invalid_value"},
         {"\"functions\":[]", "functions", "unsupported_parameter"},
         {"\"chat_template\":\"x\"", "chat_template", "unsupported_parameter"},
         {"\"grammar\":\"x\"", "grammar", "unsupported_parameter"},

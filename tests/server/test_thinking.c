@@ -25,7 +25,7 @@ static void check(const struct thinking_options *options, bool anthropic, const 
     buf_init(&x.body, 4096);
     buf_printf(&x.body, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]%s}", fields);
     CHECK(fields_open(&f, &x));
-    bool ok = anthropic ? anthropic_conversation(&f, &g) : chat_read(&f, &g.chat);
+    bool ok = anthropic ? anthropic_conversation(&x, &f, &g) : chat_read(&f, &g.chat);
     if (!ok)
         FAIL("%s: %s", fields, x.failure.message);
     const struct chat *c = &g.chat;

@@ -829,7 +829,7 @@ TEST(media_are_rendered_but_no_request)
     static const struct {
         const char *part, *says;
     } parts[] = {
-        {"{\"type\":\"image\"}", "images are not supported"},
+        {"{\"type\":\"image\"}", "image input needs the vision tower, which is not loaded"},
         {"{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}", "images are"},
         {"{\"type\":\"text\",\"text\":\"a\",\"image\":\"b\"}", "images are"},
         {"{\"type\":\"video\"}", "videos are not supported"},
