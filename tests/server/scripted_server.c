@@ -131,7 +131,8 @@ int main(int argc, char **argv)
     read_scripts(&s, text.data);
     fake_engine_ask(s.engine, choose, &s);
     server_ready(server, s.engine);
-    fprintf(stderr, "lathe: serving on http://127.0.0.1:%d\n", (int)server_port(server));
+    fprintf(stderr, "lathe: serving %s on http://127.0.0.1:%d\n", argv[1],
+            (int)server_port(server));
     (void)sigwait(&set, &which);
     server_drain(server, 0, 1000);
     server_close(server);
