@@ -830,8 +830,10 @@ TEST(media_are_rendered_but_no_request)
         const char *part, *says;
     } parts[] = {
         {"{\"type\":\"image\"}", "image input needs the vision tower, which is not loaded"},
-        {"{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}", "images are"},
-        {"{\"type\":\"text\",\"text\":\"a\",\"image\":\"b\"}", "images are"},
+        {"{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}",
+         "image input needs the vision tower"},
+        {"{\"type\":\"text\",\"text\":\"a\",\"image\":\"b\"}",
+         "image input needs the vision tower"},
         {"{\"type\":\"video\"}", "videos are not supported"},
         {"{\"video\":\"x\"}", "videos are"},
         {"{\"type\":\"input_audio\",\"input_audio\":{}}",
