@@ -146,6 +146,7 @@ $B/tests/%.o: CPPFLAGS += -Itests
 $B/tests/server/%.o $B/tests/fuzz/%.o: CPPFLAGS += -I. -Iserver
 $B/cli/%.o: CPPFLAGS += -I.
 $B/server/%.o: CPPFLAGS += -Iserver
+$B/server/page.o: $(wildcard server/page/*)
 
 $B/%.o: %.c
 	@mkdir -p $(@D)

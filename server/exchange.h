@@ -40,6 +40,7 @@ struct exchange {
     int status;       /* 0: 200 */
     struct buf reply; /* JSON, unless `type` says another media type */
     const char *type;
+    char etag[24]; /* of a file of the page, which a browser may keep; "" for everything else */
     struct buf unknown; /* x-unknown-fields: names, separated by ", " */
     int n_unknown;
     struct record record;

@@ -266,6 +266,23 @@ static void add_failure_headers(struct call *k, struct MHD_Response *r)
     }
 }
 
+/* Of a file of the page: it runs nothing that does not come from here, and stands in no other page. */
+static void add_page_headers(struct call *k, struct MHD_Response *r)
+{
+    header(r, "ETag", k->x.etag);
+    header(r, "Cache-Control", "no-cache");
+    header(r, "Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'");
+    header(r, "X-Content-Type-Options", "nosniff");
+}
+
+/* The browser has this file of the page. */
+static bool is_known(struct call *k)
+{
+    const char *known =
+        MHD_lookup_connection_value(k->connection, MHD_HEADER_KIND, "If-None-Match");
+    return k->x.etag[0] && known && strstr(known, k->x.etag);
+}
+
 static void preflight_headers(struct call *k, struct MHD_Response *r)
 {
     const char *wanted = MHD_lookup_connection_value(k->connection, MHD_HEADER_KIND,
@@ -417,12 +434,18 @@ static enum MHD_Result send_reply(struct call *k)
     }
     if (buf_check(&x->reply, "the reply", &err))
         return MHD_NO;
+    if (is_known(k)) {
+        buf_clear(&x->reply);
+        status = 304;
+    }
     struct MHD_Response *r =
         MHD_create_response_from_buffer(x->reply.len, x->reply.data, MHD_RESPMEM_MUST_COPY);
     if (!r)
         return MHD_NO;
     add_headers(k, r);
     add_failure_headers(k, r);
+    if (x->etag[0])
+        add_page_headers(k, r);
     if (is_preflight)
         preflight_headers(k, r);
     else

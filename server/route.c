@@ -5,6 +5,7 @@
 
 #include "dialects.h"
 #include "info.h"
+#include "page.h"
 #include "text.h"
 
 const struct route routes[] = {
@@ -15,6 +16,8 @@ const struct route routes[] = {
     {GET, "/version", .no_key = true, .handle = version},
     {GET, "/api/hello", .no_key = true, .handle = hello},
     {GET, "/help", .no_key = true, .handle = help},
+    {GET, "/", .no_key = true, .handle = page},
+    {GET, "/page", .prefix = true, .no_key = true, .handle = page_file},
     {GET, "/models", .v1 = true, .handle = models_list},
     {GET, "/models", .v1 = true, .prefix = true, .handle = models_one},
     {GET, "/props", .closed = CLOSED_LOADING, .handle = props},

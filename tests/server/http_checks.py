@@ -1,6 +1,8 @@
 """What the HTTP layer answers, byte by byte where that matters."""
 
 import json
+import os
+import re
 import signal
 import socket
 import sys
@@ -58,6 +60,32 @@ def check_help(s):
     a = s.send("GET", "/help")
     is_((a.status, a.headers["content-type"]), (200, "text/plain; charset=utf-8"))
     is_(b"/v1/models/{id}\n" in a.body, True)
+
+
+def check_page(s):
+    index = s.send("GET", "/")
+    is_((index.status, index.headers["content-type"]), (200, "text/html; charset=utf-8"))
+    is_(index.headers["content-security-policy"], "default-src 'self'; frame-ancestors 'none'")
+    is_(index.headers["x-content-type-options"], "nosniff")
+    # All that it names is there, and nothing is named that is not from here.
+    names = re.findall(r'(?:src|href)="([^"#]+)"', index.body.decode())
+    is_({"page/main.js", "page/style.css", "page/icon.svg"} <= set(names), True)
+    types = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
+    for folder, _, files in os.walk("server/page"):
+        for name in files:
+            a = s.send("GET", "/" if name == "index.html" else f"/page/{name}")
+            with open(os.path.join(folder, name), "rb") as f:
+                is_((a.status, a.body), (200, f.read()))
+            is_(a.headers["content-type"], types.get(name.rpartition(".")[2], "text/html; charset=utf-8"))
+            known = s.send("GET", "/" if name == "index.html" else f"/page/{name}", headers=[("If-None-Match", a.headers["etag"])])
+            is_((known.status, known.body, known.headers["etag"]), (304, b"", a.headers["etag"]))
+    is_(s.send("GET", "/", headers=[("If-None-Match", '"x"')]).status, 200)
+    with s.connect() as c:
+        c.sendall(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        a = Answer(c, has_body=False)
+        is_((a.status, a.headers["content-length"], a.headers["etag"], a.body), (200, str(len(index.body)), index.headers["etag"], b""))
+    is_((s.send("POST", "/", {}).status, s.send("GET", "/page/x").status, s.send("GET", "/page/../x").status), (405, 404, 404))
+    is_(s.send("GET", "/", host="evil.com").status, 403)
 
 
 def check_head_has_no_body(s):

@@ -108,7 +108,7 @@ class Recorder:
                     return
                 try:
                     recorder.forward(self, r)
-                except OSError:
+                except (OSError, http.client.HTTPException):  # one of the two went away
                     self.close_connection = True
 
             do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = handle_any
@@ -123,7 +123,7 @@ class Recorder:
         """Pieces go on as they come, in chunks, so that a stream stays one."""
         upstream = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=DEADLINE)
         try:
-            headers = {k: v for k, v in r.headers.items() if k.lower() not in ("host", "connection", "content-length")}
+            headers = {k: v for k, v in r.headers.items() if k.lower() not in ("connection", "content-length")}
             upstream.request(r.method, r.path, r.body or None, headers)
             answer = upstream.getresponse()
             r.status = answer.status

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh NAME [CHECK...]: NAME.py beside this file, in a network namespace that has only the loopback interface. $LATHE is
-# the program (./lathe), $SCRIPTED_SERVER the scripted server. Skipped by name where install.sh has not run.
+# the program (./lathe), $SCRIPTED_SERVER the scripted server. Skipped by name where the client is not installed.
 cd "$(dirname "$0")/../../.." || exit 1
 name=$1
 shift
@@ -10,6 +10,9 @@ skip() {
     exit 0
 }
 command -v python3 >/dev/null || skip "python3 is not installed"
-[ -e build/clients/installed ] || skip "the clients are not installed (tests/server/clients/install.sh)"
+case $name in
+page) command -v chromium-headless-shell chromium google-chrome >/dev/null || skip "Chromium is not installed" ;;
+*) [ -e build/clients/installed ] || skip "the clients are not installed (tests/server/clients/install.sh)" ;;
+esac
 unshare -rn true 2>/dev/null || skip "network namespaces are not allowed here"
 exec unshare -rn python3 "tests/server/clients/$name.py" "$@"
