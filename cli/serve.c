@@ -40,6 +40,10 @@ static const char help[] =
     "  --tool-choice-none omit|keep  --billing-header strip|keep\n"
     "  --strict-model         no other names than the model's are taken\n"
     "  --timings on|off       in replies (on)\n"
+    "  --metrics on|off       /metrics (on)  --metrics-auth   with a key only\n"
+    "  --debug-routes         /debug/requests and /debug/cache\n"
+    "  --trace FILE           a JSON object a line for each answer  --trace-size MB (64)\n"
+    "  --trace-text           with what was said, and the tokens\n"
     "  --drain-delay S        at the end, not ready but serving (0)\n"
     "  --drain-timeout S      then, for what still runs (30)\n"
     "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
@@ -56,6 +60,7 @@ static const char help[] =
 struct serve {
     struct options options;
     struct engine_args engine;
+    const char *metrics;
     const char *host, *unknown, *log, *timings, *tls_cert, *tls_key, *log_level;
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
     const char *responses_reasoning;
@@ -64,7 +69,9 @@ struct serve {
     int64_t default_max_tokens, max_calls;
     bool always_usage;
     const char *prefill, *late_system, *tool_choice_none, *billing_header;
-    bool strict_model, log_bodies;
+    bool strict_model, log_bodies, metrics_auth, debug_routes, trace_text;
+    int64_t trace_size;
+    const char *trace;
     const char *thinking, *effort, *pin_effort, *budget_message, *eos_in_think, *reasoning_field,
         *split_think;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
@@ -120,11 +127,18 @@ static void add_options(struct serve *v)
     option_path(o, "--tls-cert", NULL, &v->tls_cert);
     option_path(o, "--tls-key", NULL, &v->tls_key);
     option_text(o, "--log-level", NULL, &v->log_level);
+    option_word(o, "--metrics", NULL, &v->metrics, "on|off");
+    option_flag(o, "--metrics-auth", NULL, &v->metrics_auth);
+    option_flag(o, "--debug-routes", NULL, &v->debug_routes);
+    option_path(o, "--trace", NULL, &v->trace);
+    option_int(o, "--trace-size", NULL, &v->trace_size, 1, 1 << 20);
+    option_flag(o, "--trace-text", NULL, &v->trace_text);
     option_flag(o, "--log-bodies", NULL, &v->log_bodies);
     option_flag(o, "--strict-model", NULL, &v->strict_model);
     option_word(o, "--timings", NULL, &v->timings, "on|off");
     v->host = "127.0.0.1";
     v->write_timeout = 60;
+    v->trace_size = 64;
     v->json_keepalive = 240;
     v->port = 8080;
     v->slots = 1;
@@ -206,6 +220,12 @@ static void fill(struct serve *v, struct server_options *o)
                      : is_word(v->late_system, "merge")  ? LATHE_LATE_SYSTEM_MERGE
                      : is_word(v->late_system, "inline") ? LATHE_LATE_SYSTEM_INLINE
                                                          : LATHE_LATE_SYSTEM_ERROR;
+    o->no_metrics = v->metrics && strcmp(v->metrics, "off") == 0;
+    o->metrics_auth = v->metrics_auth;
+    o->debug_routes = v->debug_routes;
+    o->trace = v->trace;
+    o->trace_bytes = (uint64_t)v->trace_size << 20;
+    o->trace_text = v->trace_text;
     o->no_timings = v->timings && strcmp(v->timings, "off") == 0;
     o->alias = names_of(&v->alias);
     o->key = names_of(&v->key);
@@ -317,6 +337,11 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     st = server_open(&v->server, &so, err);
     if (st)
         return st;
+    if (!is_loopback(v->host) && !server_has_key(v->server) && v->debug_routes) {
+        server_close(v->server);
+        return fail(err, LATHE_E_ARGUMENT,
+                    "--debug-routes where other machines can ask (%s) needs an API key", v->host);
+    }
     if (!is_loopback(v->host) && !server_has_key(v->server))
         fprintf(stderr,
                 "lathe: warning: %s can be reached from other machines, and no API key is "

@@ -13,11 +13,15 @@ enum { MAX_REQUEST_ID = 128, MAX_LISTED_BYTES = 512, MAX_LISTED_NAMES = 16 };
 
 enum { SESSION_SIZE = 17 };
 
+enum run_phase { RUN_QUEUED, RUN_PREFILL, RUN_DECODE };
+
 /* Of a generation, for the log. */
 struct record {
     char session[SESSION_SIZE]; /* hash of the conversation's name, "" without one */
     const char *dialect;        /* NULL: nothing was generated */
     char model[128];            /* as the client named it */
+    enum run_phase phase;       /* that it was in last */
+    int32_t n_calls;            /* tool calls, complete ones */
     bool is_gone;               /* the client went away */
     lathe_finish finish;
     lathe_usage usage;
@@ -44,6 +48,7 @@ struct exchange {
     struct buf unknown; /* x-unknown-fields: names, separated by ", " */
     int n_unknown;
     struct record record;
+    struct buf trace;    /* members of its JSON object in the trace; empty if there is none */
     struct buf warnings; /* x-warnings: sentences, separated by "; " */
     struct buf ignored;  /* x-ignored-tools: types, separated by ", " */
 };

@@ -34,6 +34,8 @@ static const struct words {
     [BODY_TOO_LARGE] = {413, invalid, "request_too_large", "request_too_large", 0},
     [HEAD_TOO_LARGE] = {431, invalid, "request_too_large", "request_too_large", 0},
     [BAD_ENCODING] = {415, invalid, "unsupported_media_type", invalid, 0},
+    [SLOT_AT_WORK] = {409, invalid, "slot_busy", invalid, 0},
+    [NOT_BUILT] = {501, invalid, "not_implemented", invalid, 0},
     [QUEUE_FULL] = {429, "rate_limit_error", "queue_full", "rate_limit_error", 2},
     [QUEUE_TIMEOUT] = {429, "rate_limit_error", "queue_timeout", "rate_limit_error", 2},
     [DEADLINE] = {504, server_error, "deadline_exceeded", "timeout_error", 0},

@@ -26,6 +26,8 @@ enum condition {
     BODY_TOO_LARGE,
     HEAD_TOO_LARGE,
     BAD_ENCODING,
+    SLOT_AT_WORK,
+    NOT_BUILT,
     QUEUE_FULL,
     QUEUE_TIMEOUT,
     DEADLINE,

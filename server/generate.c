@@ -5,9 +5,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "history.h"
 #include "log.h"
+#include "metrics.h"
 #include "session.h"
 #include "state.h"
+#include "trace.h"
 
 enum {
     ARENA_LIMIT = 64 << 20,
@@ -42,6 +45,10 @@ struct run {
     lathe_request **request; /* [n_choices], of which n_begun; closed at the end */
     bool *is_over;           /* [n_choices] */
     int32_t n_choices, n_begun, n_over;
+    struct trace_run *trace; /* NULL: none */
+    struct work *work;       /* [n_choices] */
+    double began, moved;     /* seconds: of the run, and of the last step with a piece; 0: none */
+    bool has_moved;          /* a piece came */
     struct bell bell;
     struct buf out;    /* of a stream, until it is written */
     lathe_event piece; /* type and index of what `text` holds; NONE: nothing */
@@ -61,6 +68,13 @@ static int64_t now_ms(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ---- The bell ------------------------------------------------------------------------------- */
@@ -212,6 +226,7 @@ static void take_piece(struct run *r, const lathe_event *ev)
 {
     if (ev->n_text == 0)
         return;
+    r->has_moved = true;
     if (r->piece.type != ev->type || r->piece.index != ev->index)
         flush_piece(r);
     release_tokens(r);
@@ -242,7 +257,9 @@ static void take_event(struct run *r, const lathe_event *ev)
         break;
     case LATHE_EVENT_REASONING_END:
     case LATHE_EVENT_CALL_BEGIN:
+        break;
     case LATHE_EVENT_CALL_END:
+        r->x->record.n_calls++;
         break;
     case LATHE_EVENT_NONE:
     case LATHE_EVENT_FINISH:
@@ -343,6 +360,7 @@ static void finish(struct run *r)
     r->x->record.finish = r->last.finish;
     r->x->record.usage = r->last.usage;
     r->x->record.is_gone = r->is_gone;
+    r->x->record.phase = !r->is_accepted ? RUN_QUEUED : r->moved == 0 ? RUN_PREFILL : RUN_DECODE;
     if (r->is_gone) {
         stream_break(r->x);
         return;
@@ -427,6 +445,8 @@ static lathe_request_options options_of(struct run *r, int32_t choice)
     if (o.sampling.seed >= 0)
         o.sampling.seed =
             (int64_t)(((uint64_t)o.sampling.seed + (uint64_t)(choice % n)) & (uint64_t)INT64_MAX);
+    if (trace_wants_tokens(r->trace) && o.n_logprobs < 0)
+        o.n_logprobs = 0;
     o.notify = ring;
     o.notify_ctx = &r->bell;
     return o;
@@ -449,11 +469,22 @@ static void begin_choices(struct run *r)
             cancel_all(r);
             return;
         }
+        r->work[r->n_begun] = (struct work){
+            .number = lathe_request_number(*request), .x = r->x, .dialect = r->d->name};
+        history_begin(r->x->server->history, &r->work[r->n_begun]);
+        trace_prompt(r->trace, r->n_begun, *request);
         if (r->n_begun++ == 0)
             r->known.prompt_tokens = lathe_request_prompt_tokens(*request);
         if (r->d->choose)
             r->d->choose(r->state, r->n_begun - 1, *request);
     }
+}
+
+/* A sampled token that nobody else has asked for. */
+static bool is_for_trace(const struct run *r, int32_t choice, const lathe_event *ev)
+{
+    return ev->type == LATHE_EVENT_TOKEN && r->g.options.n_logprobs < 0 &&
+           ev->token.position >= lathe_request_prompt_tokens(r->request[choice]);
 }
 
 /* What a choice has now. */
@@ -464,14 +495,31 @@ static void drain(struct run *r, int32_t choice)
     if (ev.type != LATHE_EVENT_NONE && r->d->choose)
         r->d->choose(r->state, choice, r->request[choice]);
     while (ev.type != LATHE_EVENT_NONE) {
+        trace_event(r->trace, choice, &ev);
         if (ev.type == LATHE_EVENT_FINISH) {
             end_choice(r, choice, &ev);
             return;
         }
-        take_event(r, &ev);
+        if (!is_for_trace(r, choice, &ev))
+            take_event(r, &ev);
         lathe_request_next(r->request[choice], 0, &ev);
     }
     flush_all(r);
+}
+
+/* Times of the steps that gave something, for the metrics. */
+static void note_step(struct run *r)
+{
+    struct metrics *m = r->x->server->metrics;
+    double now = seconds();
+    if (!r->has_moved)
+        return;
+    if (r->moved == 0)
+        metrics_first(m, now - r->began);
+    else
+        metrics_next(m, now - r->moved);
+    r->moved = now;
+    r->has_moved = false;
 }
 
 static bool is_going_on(const struct run *r)
@@ -492,6 +540,7 @@ static void follow(struct run *r)
         for (int32_t i = 0; i < r->n_begun; i++)
             if (!r->is_over[i])
                 drain(r, i);
+        note_step(r);
         if (!is_going_on(r))
             break;
         write_out(r);
@@ -511,8 +560,10 @@ static bool make_room(struct run *r)
     size_t n = (r->g.n > 1 ? (size_t)r->g.n : 1) * (r->g.prompt ? r->g.n_prompts : 1);
     r->request = arena_calloc(&r->g.arena, n, sizeof *r->request);
     r->is_over = arena_calloc(&r->g.arena, n, sizeof *r->is_over);
+    r->work = arena_calloc(&r->g.arena, n, sizeof *r->work);
     r->n_choices = (int32_t)n;
-    return (r->request && r->is_over) || refuse(&r->x->failure, INTERNAL, "out of memory");
+    return (r->request && r->is_over && r->work) ||
+           refuse(&r->x->failure, INTERNAL, "out of memory");
 }
 
 static bool check_model(struct exchange *x)
@@ -577,6 +628,7 @@ static bool read_body(struct exchange *x, const struct dialect *d, struct fields
     if (!fields_open(f, x))
         return false;
     session_of_body(f, x->record.session);
+    trace_fields(x, f);
     return d->parse(x, f, g, state) && check_model(x) && apply_options(x, g);
 }
 
@@ -598,14 +650,20 @@ void generate(struct exchange *x, const struct dialect *d)
     r->x = x;
     r->d = d;
     r->started_ms = r->moved_ms = now_ms();
+    r->began = seconds();
     bell_open(&r->bell);
     arena_init(&r->g.arena, ARENA_LIMIT);
     buf_init(&r->out, PIECE_LIMIT);
     buf_init(&r->text, PIECE_LIMIT);
-    if (parse(r) && make_room(r))
+    if (parse(r) && make_room(r)) {
+        r->trace = trace_begin(x, r->n_choices);
         follow(r);
-    for (int32_t i = 0; i < r->n_begun; i++)
+        trace_end(r->trace, x);
+    }
+    for (int32_t i = 0; i < r->n_begun; i++) {
+        history_end(x->server->history, &r->work[i]);
         lathe_request_close(r->request[i]);
+    }
     bell_close(&r->bell);
     d->release(r->state);
     chat_release(&r->g.chat);

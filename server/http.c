@@ -24,11 +24,14 @@
 
 #include "certificate.h"
 #include "exchange.h"
+#include "history.h"
 #include "listen.h"
 #include "log.h"
+#include "metrics.h"
 #include "route.h"
 #include "session.h"
 #include "state.h"
+#include "trace.h"
 
 enum {
     MAX_LINE = 8 << 10,            /* of a request line */
@@ -614,8 +617,8 @@ static bool check_head(struct call *k, const struct head *head)
         return true;
     if (!route_find(x, &k->allow))
         return false;
-    if (!x->route->no_key &&
-        !server_knows_key(x->server, head->authorization, head->x_api_key, &x->owner))
+    bool needs_key = !x->route->no_key || (x->route->metrics && x->server->options.metrics_auth);
+    if (needs_key && !server_knows_key(x->server, head->authorization, head->x_api_key, &x->owner))
         return refuse(&x->failure, BAD_KEY, "%s: send Authorization: Bearer KEY, or x-api-key: KEY",
                       head->authorization || head->x_api_key ? "the API key is not known"
                                                              : "an API key is needed");
@@ -626,16 +629,26 @@ static bool check_head(struct call *k, const struct head *head)
     return check_phase(x) && check_length(k, head);
 }
 
+static void is_over(const struct exchange *x, int status, int64_t ms)
+{
+    metrics_request(x->server->metrics, x, status, (double)ms * 1e-3);
+    if (x->record.dialect || x->failure.condition != FINE)
+        history_add(x->server->history, x, status, ms);
+    log_request(x, status, ms);
+    trace_write(x->server->trace, x, status, ms);
+}
+
 static void drop(struct call *k)
 {
     if (atomic_fetch_sub(&k->n_holders, 1) != 1)
         return;
-    log_request(&k->x, k->status, now_ms() - k->started_ms);
+    is_over(&k->x, k->status, now_ms() - k->started_ms);
     atomic_fetch_sub(&k->x.server->bodies, k->counted);
     buf_release(&k->x.body);
     buf_release(&k->x.reply);
     buf_release(&k->x.unknown);
     buf_release(&k->x.warnings);
+    buf_release(&k->x.trace);
     buf_release(&k->x.ignored);
     buf_release(&k->out);
     free(k->x.path);
@@ -664,6 +677,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     buf_init(&k->x.reply, SIZE_MAX / 2);
     buf_init(&k->x.unknown, MAX_LISTED_BYTES);
     buf_init(&k->x.warnings, MAX_LISTED_BYTES);
+    buf_init(&k->x.trace, SIZE_MAX / 2);
     buf_init(&k->x.ignored, MAX_LISTED_BYTES);
     buf_init(&k->out, STREAM_LIMIT);
     set_stage(h, c, STAGE_BODY);

@@ -98,19 +98,17 @@ static void put_number(struct buf *out, bool json, const char *name, double valu
                name, decimals, value);
 }
 
-static void put_time(struct buf *out, const struct server *s)
+static void put_time(struct buf *out, const struct server *s, bool json)
 {
     char when[32] = "";
     time_t now = (time_t)server_now(s);
     struct tm tm;
     if (gmtime_r(&now, &tm))
         (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    if (s->options.log_json) {
-        buf_putc(out, '{');
+    if (json)
         put(out, true, "time", when);
-    } else {
+    else
         buf_puts(out, when);
-    }
 }
 
 static void give(struct server *s, struct buf *line)
@@ -158,6 +156,22 @@ static void put_generation(struct buf *out, bool json, const struct record *r)
     put_number(out, json, "accepted", u->spec.accepted, 0);
 }
 
+void log_members(struct buf *out, const struct exchange *x, int status, int64_t ms, bool json)
+{
+    put_time(out, x->server, json);
+    put(out, json, "id", x->id);
+    put(out, json, "method", x->method);
+    put(out, json, "path", x->path ? x->path : "");
+    put_number(out, json, "status", status, 0);
+    put_number(out, json, "ms", (double)ms, 0);
+    if (x->record.model[0])
+        put(out, json, "model", x->record.model);
+    if (x->record.dialect)
+        put_generation(out, json, &x->record);
+    if (x->failure.condition != FINE)
+        put(out, json, "error", failure_code(x->failure.condition));
+}
+
 /* All of it that is UTF-8. */
 static void put_body(struct buf *out, bool json, const struct buf *body)
 {
@@ -196,18 +210,9 @@ void log_request(const struct exchange *x, int status, int64_t ms)
         return;
     tell_unknown_fields(x);
     buf_init(&line, o->log_bodies ? BODY_LINE_LIMIT : LINE_LIMIT);
-    put_time(&line, x->server);
-    put(&line, json, "id", x->id);
-    put(&line, json, "method", x->method);
-    put(&line, json, "path", x->path ? x->path : "");
-    put_number(&line, json, "status", status, 0);
-    put_number(&line, json, "ms", (double)ms, 0);
-    if (x->record.model[0])
-        put(&line, json, "model", x->record.model);
-    if (x->record.dialect)
-        put_generation(&line, json, &x->record);
-    if (x->failure.condition != FINE)
-        put(&line, json, "error", failure_code(x->failure.condition));
+    if (json)
+        buf_putc(&line, '{');
+    log_members(&line, x, status, ms, json);
     if (o->log_bodies && x->body.len)
         put_body(&line, json, &x->body);
     give(x->server, &line);
@@ -227,7 +232,9 @@ void log_notice(struct server *s, enum log_level level, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     buf_init(&line, LINE_LIMIT);
-    put_time(&line, s);
+    if (s->options.log_json)
+        buf_putc(&line, '{');
+    put_time(&line, s, s->options.log_json);
     buf_puts(&line, s->options.log_json ? ",\"notice\":" : " notice=");
     json_print_string(&line, text, utf8_valid_prefix(text, strlen(text)));
     give(s, &line);

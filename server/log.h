@@ -18,6 +18,8 @@ void log_close(struct log *l); /* NULL is allowed */
 /* Of "info", or of "@FILE" whose first word it is. */
 lathe_status log_read_level(const char *option, enum log_level *out, lathe_error *err);
 
+/* What is told of a request that is over: members of a JSON object, or name=value. */
+void log_members(struct buf *out, const struct exchange *x, int status, int64_t ms, bool json);
 /* Gives the line to the server's sink, if there is one and the level wants it. status 0: the client went away before
  * any. */
 void log_request(const struct exchange *x, int status, int64_t ms);

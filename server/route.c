@@ -5,7 +5,9 @@
 
 #include "dialects.h"
 #include "info.h"
+#include "metrics.h"
 #include "page.h"
+#include "slots.h"
 #include "text.h"
 
 const struct route routes[] = {
@@ -21,6 +23,14 @@ const struct route routes[] = {
     {GET, "/models", .v1 = true, .handle = models_list},
     {GET, "/models", .v1 = true, .prefix = true, .handle = models_one},
     {GET, "/props", .closed = CLOSED_LOADING, .handle = props},
+    {GET, "/slots", .closed = CLOSED_LOADING, .handle = slots_list},
+    {POST, "/slots", .prefix = true, .runs = RUNS_POOLED, .closed = CLOSED_LOADING,
+     .handle = slots_act},
+    {POST, "/reset_prefix_cache", .runs = RUNS_POOLED, .closed = CLOSED_LOADING,
+     .handle = reset_prefix_cache},
+    {GET, "/metrics", .no_key = true, .metrics = true, .handle = metrics_show},
+    {GET, "/debug/requests", .handle = debug_requests},
+    {GET, "/debug/cache", .closed = CLOSED_LOADING, .handle = debug_cache},
     {POST, "/chat/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
      .handle = chat_completions},
     {POST, "/chat/completions/input_tokens", .v1 = true, .runs = RUNS_POOLED,

@@ -24,6 +24,7 @@ struct route {
     bool v1;          /* also, and by name, below /v1 */
     bool prefix;      /* any path that begins with it and a slash */
     bool no_key;      /* answers without an API key */
+    bool metrics;     /* but not with --metrics-auth */
     enum runs runs;
     enum closed closed;
     void (*handle)(struct exchange *x);

@@ -12,9 +12,12 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "certificate.h"
+#include "history.h"
 #include "log.h"
+#include "metrics.h"
 #include "state.h"
 #include "store.h"
+#include "trace.h"
 
 enum { TEMPLATE_LIMIT = 8 << 20, RESPONSES_BYTES = 256 << 20 };
 
@@ -214,6 +217,14 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = log_open(&s->log, err);
     if (!st)
+        st = metrics_open(&s->metrics, err);
+    if (!st)
+        st = history_open(&s->history, err);
+    if (!st && o->trace)
+        st = trace_open(&s->trace, o->trace, o->trace_bytes, o->trace_text, err);
+    if (!st && o->trace_text && !o->trace)
+        st = fail(err, LATHE_E_ARGUMENT, "--trace-text is of --trace FILE");
+    if (!st)
         st = read_level(s, err);
     if (!st)
         st = read_keys(s, err);
@@ -301,6 +312,9 @@ void server_close(struct server *s)
     keys_close(s->keys);
     store_close(s->store);
     log_close(s->log);
+    metrics_close(s->metrics);
+    history_close(s->history);
+    trace_close(s->trace);
     if (s->options.tls_cert)
         certificates_release();
     pthread_mutex_destroy(&s->lock);

@@ -67,6 +67,11 @@ struct server_options {
     /* "error": requests that failed with 500 and more; "info", and NULL: all but probes; "debug": these too; or
      * "@FILE", which holds one of the words */
     const char *log_level;
+    bool no_metrics, metrics_auth; /* GET /metrics: is not there; needs a key */
+    bool debug_routes;             /* GET /debug/... is there */
+    const char *trace;             /* a file: trace.h; NULL: none */
+    uint64_t trace_bytes;
+    bool trace_text;
     bool log_bodies; /* the lines have the bodies of requests */
     /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
     int64_t (*now)(void);

@@ -22,6 +22,9 @@ struct server {
     struct keys *keys;
     _Atomic(int) log_level; /* enum log_level */
     struct log *log;
+    struct metrics *metrics;
+    struct history *history;
+    struct trace *trace; /* NULL: none */
     struct http *http;
     struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */

@@ -59,7 +59,7 @@ static lathe_slot_info look(const struct slot *s, double now)
               : s->phase == SLOT_DECODE ? LATHE_SLOT_DECODE
                                         : LATHE_SLOT_FREE;
     i.n_held = s->n_committed;
-    i.idle_ms = r || s->freed_ms <= 0 ? 0 : now - s->freed_ms;
+    i.idle_ms = r ? 0 : s->freed_ms; /* the moment, until it is asked for */
     if (!r)
         return i;
     i.request = r->number;
@@ -118,5 +118,7 @@ void lathe_engine_activity(const lathe_engine *e, lathe_activity *out, lathe_slo
     if (n > 0)
         memcpy(slot, a->slot, (size_t)n * sizeof *slot);
     pthread_mutex_unlock(&a->lock);
+    for (int32_t i = 0; i < n; i++)
+        slot[i].idle_ms = slot[i].idle_ms > 0 ? clock_ms() - slot[i].idle_ms : 0;
     out->n_queued = atomic_load(&e->n_queued);
 }

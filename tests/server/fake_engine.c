@@ -103,11 +103,6 @@ const char *lathe_version(void)
     return "test";
 }
 
-const char *lathe_miss_name(lathe_miss miss)
-{
-    return miss == LATHE_MISS_NONE ? "none" : "cold";
-}
-
 const char *lathe_engine_drafter(const lathe_engine *e, int32_t *draft_k)
 {
     (void)e;

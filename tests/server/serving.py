@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+import traceback
 
 
 class Server:
@@ -133,7 +134,9 @@ class Checks:
                 print(f"ok   {self.name}.{short}", flush=True)
                 self.passed += 1
             except Exception as e:  # a failed check, whatever it is
-                line = e.__traceback__.tb_next.tb_lineno if e.__traceback__.tb_next else 0
+                # Of the checks, as deep as they go: not of what they call here or in libraries.
+                lines = [n for t, n in traceback.walk_tb(e.__traceback__) if t.f_code.co_filename == f.__code__.co_filename]
+                line = lines[-1] if lines else 0
                 print(f"FAIL {self.name}.{short}: line {line}: {type(e).__name__} {e}", flush=True)
                 self.failed += 1
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")

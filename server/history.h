@@ -1,0 +1,37 @@
+/* Who is served now, and who was: for /slots and /debug. */
+#ifndef LATHE_SERVER_HISTORY_H
+#define LATHE_SERVER_HISTORY_H
+
+#include "exchange.h"
+
+struct history;
+lathe_status history_open(struct history **h, lathe_error *err);
+void history_close(struct history *h); /* NULL is allowed */
+
+/* One request of the engine, while it is open; the exchange must stay as long. */
+struct work {
+    struct work *next, *before;
+    uint64_t number; /* lathe_request_number; 0: not begun */
+    const struct exchange *x;
+    const char *dialect;
+};
+void history_begin(struct history *h, struct work *w);
+/* No-op for work that was not begun. */
+void history_end(struct history *h, struct work *w);
+
+/* Of a request of the engine that is open. */
+struct who {
+    char id[MAX_REQUEST_ID + 1];
+    const char *dialect; /* constant */
+    char session[SESSION_SIZE];
+};
+bool history_find(struct history *h, uint64_t number, struct who *out);
+/* The session of one that is open or was among the last; "" if it has none or is not known. */
+void history_session(struct history *h, uint64_t number, char out[SESSION_SIZE]);
+
+/* A request that is over: the last 256 are kept. */
+void history_add(struct history *h, const struct exchange *x, int status, int64_t ms);
+/* A JSON array of them, the oldest first. */
+void history_print(struct history *h, struct buf *out);
+
+#endif
