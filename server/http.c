@@ -44,7 +44,7 @@ enum {
     BODY_MS = 300000,
     BODY_PROGRESS_MS = 30000,
     WATCH_MS = 250,
-    STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken */
+    STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken: then no piece is added */
     LAST_WORDS_MS = 3000,
     MORE_LONG = 8, /* generating requests beyond what the engine holds: it refuses them */
 };
@@ -383,8 +383,15 @@ bool stream_write(struct exchange *x, struct buf *bytes)
         k->n_sent = 0;
         k->taken_ms = now_ms();
     }
-    buf_append(&k->out, buf_str(bytes), bytes->len);
-    bool ok = !k->is_gone && !k->out.over && !k->out.no_memory && !bytes->over && !bytes->no_memory;
+    size_t left = k->out.len - k->n_sent;
+    if (k->n_sent > STREAM_LIMIT) {
+        memmove(k->out.data, k->out.data + k->n_sent, left);
+        k->out.len = left;
+        k->n_sent = 0;
+    }
+    if (left <= STREAM_LIMIT)
+        buf_append(&k->out, buf_str(bytes), bytes->len);
+    bool ok = !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory && !bytes->over && !bytes->no_memory;
     k->is_broken |= !ok;
     wake(k);
     pthread_mutex_unlock(&k->lock);
@@ -679,7 +686,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     buf_init(&k->x.warnings, MAX_LISTED_BYTES);
     buf_init(&k->x.trace, SIZE_MAX / 2);
     buf_init(&k->x.ignored, MAX_LISTED_BYTES);
-    buf_init(&k->out, STREAM_LIMIT);
+    buf_init(&k->out, SIZE_MAX / 2);
     set_stage(h, c, STAGE_BODY);
     return k;
 }
