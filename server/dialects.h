@@ -4,6 +4,10 @@
 
 #include "exchange.h"
 
+/* Of those that take a conversation. */
+struct dialect;
+extern const struct dialect chat_dialect, messages_dialect, responses_dialect;
+
 void chat_completions(struct exchange *x);
 void completions(struct exchange *x);
 void messages(struct exchange *x);

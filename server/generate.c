@@ -612,7 +612,7 @@ static bool apply_options(struct exchange *x, struct generation *g)
         g->options.max_calls = o->max_calls;
     if (o->late_system >= 0)
         c->late_system = (lathe_late_system)o->late_system;
-    if (!g->no_calls || !c->tools)
+    if (!g->no_calls || (!c->tools && !c->callable_tools))
         return true;
     c->callable_tools = o->keep_unused_tools ? "[]" : NULL;
     if (o->keep_unused_tools)
@@ -622,11 +622,9 @@ static bool apply_options(struct exchange *x, struct generation *g)
 }
 
 /* f is closed by the caller. */
-static bool read_body(struct exchange *x, const struct dialect *d, struct fields *f,
-                      struct generation *g, void **state)
+static bool read_fields(struct exchange *x, const struct dialect *d, const struct fields *f,
+                        struct generation *g, void **state)
 {
-    if (!fields_open(f, x))
-        return false;
     session_of_body(f, x->record.session);
     trace_fields(x, f);
     return d->parse(x, f, g, state) && check_model(x) && apply_options(x, g);
@@ -635,7 +633,7 @@ static bool read_body(struct exchange *x, const struct dialect *d, struct fields
 static bool parse(struct run *r)
 {
     struct fields f;
-    bool ok = read_body(r->x, r->d, &f, &r->g, &r->state);
+    bool ok = fields_open(&f, r->x) && read_fields(r->x, r->d, &f, &r->g, &r->state);
     fields_close(&f);
     return ok;
 }
@@ -685,26 +683,33 @@ void generation_defaults(const struct exchange *x, struct generation *g)
     g->options.end_in_think = o->end_in_think;
 }
 
-bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
+bool generate_render(struct exchange *x, const struct dialect *d, const struct fields *f,
+                     bool without_answer, lathe_prompt *out)
 {
     struct generation g = {0};
-    struct fields f;
     void *state = NULL;
-    lathe_prompt prompt = {0};
     lathe_error err;
-    bool done = false;
     arena_init(&g.arena, COUNT_ARENA);
-    if (read_body(x, d, &f, &g, &state)) {
-        done = !lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, &prompt,
-                             &err);
-        if (!done)
-            (void)refuse_status(&x->failure, &err);
+    bool ok = read_fields(x, d, f, &g, &state);
+    if (ok && without_answer) {
+        g.chat.conversation.no_generation_prompt = true;
+        g.chat.conversation.continue_last = false;
     }
-    *n = prompt.tokens.n;
-    lathe_prompt_release(&prompt);
-    fields_close(&f);
+    if (ok && lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, out, &err))
+        ok = refuse_status(&x->failure, &err);
     d->release(state);
     chat_release(&g.chat);
     arena_release(&g.arena);
-    return done;
+    return ok;
+}
+
+bool generate_count(struct exchange *x, const struct dialect *d, size_t *n)
+{
+    struct fields f;
+    lathe_prompt prompt = {0};
+    bool ok = fields_open(&f, x) && generate_render(x, d, &f, false, &prompt);
+    *n = prompt.tokens.n;
+    lathe_prompt_release(&prompt);
+    fields_close(&f);
+    return ok;
 }

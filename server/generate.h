@@ -52,7 +52,11 @@ struct dialect {
 /* The handler of a route that generates. */
 void generate(struct exchange *x, const struct dialect *d);
 
-/* Reads and renders the body of a request as generate does, and counts the prompt's tokens. False after a refusal. */
+/* Reads and renders a body as generate does; without_answer: the text ends after the last message. *out is released by the
+ * caller, after a refusal too. */
+bool generate_render(struct exchange *x, const struct dialect *d, const struct fields *f,
+                     bool without_answer, lathe_prompt *out);
+/* The same for the body of x, and counts the prompt's tokens. */
 bool generate_count(struct exchange *x, const struct dialect *d, size_t *n);
 
 /* The defaults of a conversation's answer into g->options, once g->chat is read; max_calls stays. */

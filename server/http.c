@@ -391,7 +391,8 @@ bool stream_write(struct exchange *x, struct buf *bytes)
     }
     if (left <= STREAM_LIMIT)
         buf_append(&k->out, buf_str(bytes), bytes->len);
-    bool ok = !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory && !bytes->over && !bytes->no_memory;
+    bool ok = !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory &&
+              !bytes->over && !bytes->no_memory;
     k->is_broken |= !ok;
     wake(k);
     pthread_mutex_unlock(&k->lock);

@@ -5,24 +5,41 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "conversation.h"
-#include "hosted.h"
+#include "dialects.h"
+#include "generate.h"
 #include "state.h"
 #include "token.h"
 
-enum { MAX_KNOWN = 32 };
+/* ---- Conversations -------------------------------------------------------------------------- */
 
-/* Fields that a route has beside those of a conversation. */
-static bool check_unknown(const struct fields *f, struct exchange *x, const char *const *own,
-                          size_t n_own)
+static bool find_dialect(const struct fields *f, const struct dialect **out)
 {
-    const char *known[MAX_KNOWN];
-    size_t n = 0;
-    for (size_t i = 0; i < n_conversation_fields; i++)
-        known[n++] = conversation_fields[i];
+    static const struct dialect *const all[] = {&chat_dialect, &responses_dialect,
+                                                &messages_dialect};
+    const char *name = "chat";
+    size_t n;
+    if (!field_text(f, "dialect", &name, &n))
+        return false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i]->name, name) == 0) {
+            *out = all[i];
+            return true;
+        }
+    return refuse_field(f->failure, BAD_VALUE, "dialect",
+                        "dialect: '%.40s' is none of chat, responses, messages", name);
+}
+
+/* The conversation of the body as a prompt: own[0..n_own) are the route's fields, the rest is the dialect's. */
+static bool render(struct exchange *x, struct fields *f, const char *const *own, size_t n_own,
+                   lathe_prompt *prompt)
+{
+    const struct dialect *d = NULL;
+    bool generation_prompt = true;
+    if (!find_dialect(f, &d) || !field_bool(f, "add_generation_prompt", &generation_prompt))
+        return false;
     for (size_t i = 0; i < n_own; i++)
-        known[n++] = own[i];
-    return fields_unknown(f, x, known, n);
+        (void)json_object_del(f->doc.root, own[i]);
+    return generate_render(x, d, f, !generation_prompt, prompt);
 }
 
 /* ---- /tokenize ------------------------------------------------------------------------------ */
@@ -67,56 +84,43 @@ static void put_tokens(struct exchange *x, const int32_t *id, size_t n, bool wit
     buf_putc(&x->reply, '}');
 }
 
-/* The conversation of the body as a prompt. */
-static bool render(struct exchange *x, const struct fields *f, lathe_prompt *prompt)
-{
-    struct chat c;
-    lathe_error err;
-    bool generation_prompt = true;
-    tools_ignore_hosted(x, f);
-    bool ok = chat_read(f, &c) && field_bool(f, "add_generation_prompt", &generation_prompt);
-    if (x->server->options.late_system >= 0)
-        c.conversation.late_system = (lathe_late_system)x->server->options.late_system;
-    if (ok) {
-        c.conversation.no_generation_prompt = !generation_prompt;
-        if (lathe_render(lathe_engine_text(x->server->engine), &c.conversation, prompt, &err))
-            ok = refuse_status(&x->failure, &err);
-    }
-    chat_release(&c);
-    return ok;
-}
-
-static void tokenize_body(struct exchange *x, const struct fields *f)
+static void tokenize_body(struct exchange *x, struct fields *f)
 {
     static const char *const own[] = {
-        "content", "prompt",        "add_generation_prompt", "add_special",
-        "model",   "parse_special", "with_pieces",           "return_token_strs"};
+        "content",     "prompt",        "dialect",     "add_generation_prompt",
+        "add_special", "parse_special", "with_pieces", "return_token_strs"};
+    enum { N_OWN = sizeof own / sizeof *own };
     bool special = false, pieces = false, strings = false, is_ignored = false;
     const char *content = NULL, *prompt = NULL;
     size_t n = 0;
     lathe_error err;
-    if (!check_unknown(f, x, own, sizeof own / sizeof *own) ||
-        !field_text(f, "prompt", &prompt, &n) || !field_text(f, "content", &content, &n) ||
+    if (!field_text(f, "prompt", &prompt, &n) || !field_text(f, "content", &content, &n) ||
         !field_bool(f, "parse_special", &special) || !field_bool(f, "with_pieces", &pieces) ||
         !field_bool(f, "add_special", &is_ignored) || !field_bool(f, "return_token_strs", &strings))
         return;
-    bool has_messages = field_value(f, "messages") != NULL;
-    if ((content != NULL) + (prompt != NULL) + has_messages != 1) {
-        (void)refuse(&x->failure, BAD_VALUE, "the body needs one of content, prompt and messages");
+    bool is_conversation = field_value(f, "messages") || field_value(f, "input");
+    if ((content != NULL) + (prompt != NULL) + is_conversation != 1) {
+        (void)refuse(&x->failure, BAD_VALUE,
+                     "the body needs one of content, prompt, messages and input");
         return;
     }
-    if (has_messages) {
+    if (is_conversation) {
         lathe_prompt p = {0};
         if (field_value(f, "parse_special") && !special)
             (void)refuse_field(&x->failure, UNSUPPORTED_VALUE, "parse_special",
                                "parse_special is false: a conversation is rendered with its "
                                "control tokens");
-        else if (render(x, f, &p))
+        else if (render(x, f, own, N_OWN, &p))
             put_tokens(x, p.tokens.id, p.tokens.n, pieces, strings);
         lathe_prompt_release(&p);
         return;
     }
+    const char *known[N_OWN + 1] = {"model"};
+    for (size_t i = 0; i < N_OWN; i++)
+        known[i + 1] = own[i];
     lathe_tokens t = {0};
+    if (!fields_unknown(f, x, known, N_OWN + 1))
+        return;
     if (lathe_tokenize(lathe_engine_text(x->server->engine), content ? content : prompt, n, special,
                        &t, &err))
         (void)refuse_status(&x->failure, &err);
@@ -194,21 +198,11 @@ void detokenize(struct exchange *x)
 
 /* ---- /apply-template ------------------------------------------------------------------------ */
 
-static void apply_template_body(struct exchange *x, const struct fields *f)
+static void apply_template_body(struct exchange *x, struct fields *f)
 {
-    static const char *const own[] = {"add_generation_prompt", "dialect", "model"};
-    const char *dialect = NULL;
-    size_t n;
+    static const char *const own[] = {"add_generation_prompt", "dialect"};
     lathe_prompt p = {0};
-    if (!check_unknown(f, x, own, sizeof own / sizeof *own) ||
-        !field_text(f, "dialect", &dialect, &n))
-        return;
-    if (dialect && strcmp(dialect, "chat") != 0) {
-        (void)refuse_field(&x->failure, UNSUPPORTED_VALUE, "dialect",
-                           "dialect: '%.40s' is not supported, only chat", dialect);
-        return;
-    }
-    if (render(x, f, &p)) {
+    if (render(x, f, own, 2, &p)) {
         buf_puts(&x->reply, "{\"prompt\":");
         json_print_string(&x->reply, p.text, p.n_text);
         buf_printf(&x->reply, ",\"tokens\":%zu}", p.tokens.n);

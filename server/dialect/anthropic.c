@@ -294,18 +294,18 @@ static void release(void *state)
     buf_release(&s->piece);
 }
 
-static const struct dialect dialect = {"messages", parse,  head,    event, keepalive,
-                                       error,      finish, release, NULL};
+const struct dialect messages_dialect = {"messages", parse,  head,    event, keepalive,
+                                         error,      finish, release, NULL};
 
 void messages(struct exchange *x)
 {
-    generate(x, &dialect);
+    generate(x, &messages_dialect);
 }
 
 /* The same body, read and rendered alike, and counted. */
 void messages_count_tokens(struct exchange *x)
 {
     size_t n;
-    if (generate_count(x, &dialect, &n))
+    if (generate_count(x, &messages_dialect, &n))
         buf_printf(&x->reply, "{\"input_tokens\":%zu}", n);
 }

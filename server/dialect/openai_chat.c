@@ -662,18 +662,18 @@ static void release(void *state)
     buf_release(&s->echo);
 }
 
-static const struct dialect dialect = {"chat",       parse,  head,    event, openai_keepalive,
-                                       openai_error, finish, release, choose};
+const struct dialect chat_dialect = {"chat",       parse,  head,    event, openai_keepalive,
+                                     openai_error, finish, release, choose};
 
 void chat_completions(struct exchange *x)
 {
-    generate(x, &dialect);
+    generate(x, &chat_dialect);
 }
 
 /* The same body, read and rendered alike, and counted. */
 void chat_input_tokens(struct exchange *x)
 {
     size_t n;
-    if (generate_count(x, &dialect, &n))
+    if (generate_count(x, &chat_dialect, &n))
         buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
 }

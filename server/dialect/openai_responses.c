@@ -586,14 +586,14 @@ static void release(void *state)
     buf_release(&s->item.name);
 }
 
-static const struct dialect dialect = {.name = "responses",
-                                       .parse = parse,
-                                       .head = head,
-                                       .event = event,
-                                       .keepalive = keepalive,
-                                       .error = error,
-                                       .finish = finish,
-                                       .release = release};
+const struct dialect responses_dialect = {.name = "responses",
+                                          .parse = parse,
+                                          .head = head,
+                                          .event = event,
+                                          .keepalive = keepalive,
+                                          .error = error,
+                                          .finish = finish,
+                                          .release = release};
 
 /* Errors that name the messages that the items became. */
 static void name_input(struct failure *f)
@@ -604,14 +604,14 @@ static void name_input(struct failure *f)
 
 void responses(struct exchange *x)
 {
-    generate(x, &dialect);
+    generate(x, &responses_dialect);
     name_input(&x->failure);
 }
 
 void responses_input_tokens(struct exchange *x)
 {
     size_t n;
-    if (generate_count(x, &dialect, &n))
+    if (generate_count(x, &responses_dialect, &n))
         buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
     name_input(&x->failure);
 }

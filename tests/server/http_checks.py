@@ -221,12 +221,64 @@ def check_templates(s):
     is_(off != a["prompt"], True)
     cut = s.send("POST", "/apply-template", dict(HELLO, add_generation_prompt=False)).json["prompt"]
     is_(a["prompt"].startswith(cut) and len(cut) < len(a["prompt"]), True)
-    a = s.send("POST", "/apply-template", dict(HELLO, dialect="messages"))
-    is_((a.status, a.code), (400, "unsupported_value"))
+    a = s.send("POST", "/apply-template", dict(HELLO, dialect="letters"))
+    is_((a.status, a.code), (400, "invalid_value"))
     a = s.send("POST", "/apply-template", dict(HELLO, surprise=1))
     is_((a.status, a.headers["x-unknown-fields"]), (200, "surprise"))
     a = s.send("POST", "/apply-template", {"messages": [{"role": "function", "content": "a"}]})
     is_((a.status, a.json["error"]["param"]), (400, "messages[0].role"))
+
+
+def check_dialects_render_alike(s):
+    """Text, tools, reasoning, calls, and results out of order."""
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    chat = {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Add é."},
+            {"role": "assistant", "reasoning_content": "I plan.", "content": "Well.", "tool_calls": [
+                {"id": f"c{x}", "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": x})}} for x in (1, 2)]},
+            {"role": "tool", "tool_call_id": "c2", "content": "two"},
+            {"role": "tool", "tool_call_id": "c1", "content": "one"},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}}],
+    }
+    responses = {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "Add é."},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I plan."}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Well."}]},
+            *({"type": "function_call", "call_id": f"c{x}", "name": "f", "arguments": json.dumps({"x": x})} for x in (1, 2)),
+            {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]},
+            {"type": "function_call_output", "call_id": "c1", "output": "one"},
+            {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+        ],
+        "tools": [{"type": "function", "name": "f", "description": "d", "parameters": schema, "strict": False}],
+    }
+    messages = {
+        "system": "Be brief.",
+        "max_tokens": 10,
+        "messages": [
+            {"role": "user", "content": "Add é."},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "I plan.", "signature": ""}, {"type": "text", "text": "Well."},
+                *({"type": "tool_use", "id": f"c{x}", "name": "f", "input": {"x": x}} for x in (1, 2))]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c2", "content": "two"},
+                {"type": "tool_result", "tool_use_id": "c1", "content": "one"}]},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": schema}],
+    }
+    want = s.send("POST", "/apply-template", chat).json
+    is_(want["prompt"].index("one") < want["prompt"].index("two"), True)
+    for dialect, body, count in ("responses", responses, "responses/input_tokens"), ("messages", messages, "messages/count_tokens"):
+        is_(s.send("POST", "/apply-template", dict(body, dialect=dialect)).json, want)
+        is_(s.send("POST", "/v1/" + count, body).json["input_tokens"], want["tokens"])
+        if dialect == "responses":
+            is_(s.send("POST", "/tokenize", dict(body, dialect=dialect)).json["count"], want["tokens"])
 
 
 def check_deep_and_broken_bodies(s):
