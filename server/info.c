@@ -8,6 +8,7 @@
 #include "route.h"
 #include "state.h"
 #include "url.h"
+#include "weights.h"
 
 static void put(struct buf *out, const char *s)
 {
@@ -60,13 +61,18 @@ void hello(struct exchange *x)
 void version(struct exchange *x)
 {
     const struct server *s = x->server;
+    char weights[65] = "";
+    if (atomic_load(&s->phase) != PHASE_LOADING)
+        (void)weights_sha256(s->weights, weights);
     buf_puts(&x->reply, "{\"version\":");
     put(&x->reply, lathe_version());
     buf_puts(&x->reply, ",\"build\":");
     put(&x->reply, lathe_version());
     buf_puts(&x->reply, ",\"model\":");
     put(&x->reply, s->model);
-    buf_puts(&x->reply, ",\"weights_sha256\":null,\"template_sha256\":");
+    buf_puts(&x->reply, ",\"weights_sha256\":");
+    put_or_null(&x->reply, weights);
+    buf_puts(&x->reply, ",\"template_sha256\":");
     put_or_null(&x->reply, s->template_sha256);
     buf_putc(&x->reply, '}');
 }

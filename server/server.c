@@ -18,6 +18,7 @@
 #include "state.h"
 #include "store.h"
 #include "trace.h"
+#include "weights.h"
 
 enum { TEMPLATE_LIMIT = 8 << 20, RESPONSES_BYTES = 256 << 20 };
 
@@ -282,10 +283,20 @@ bool server_has_model(const struct server *s, const char *name)
     return false;
 }
 
+static void tell_weights(void *ctx, const lathe_error *err)
+{
+    if (err->status)
+        log_notice(ctx, LOG_LEVEL_ERROR, "the weights' SHA-256 stays unknown: %s", err->message);
+}
+
 void server_ready(struct server *s, lathe_engine *engine)
 {
     int loading = PHASE_LOADING;
+    lathe_error err;
     s->engine = engine;
+    /* Once the model is loaded, which it would slow. */
+    if (weights_open(&s->weights, s->options.model_dir, tell_weights, s, &err))
+        tell_weights(s, &err);
     (void)atomic_compare_exchange_strong(&s->phase, &loading, PHASE_READY);
 }
 
@@ -309,6 +320,7 @@ void server_close(struct server *s)
     if (!s)
         return;
     http_close(s->http);
+    weights_close(s->weights);
     keys_close(s->keys);
     store_close(s->store);
     log_close(s->log);

@@ -24,7 +24,8 @@ struct server {
     struct log *log;
     struct metrics *metrics;
     struct history *history;
-    struct trace *trace; /* NULL: none */
+    struct trace *trace;     /* NULL: none */
+    struct weights *weights; /* set before PHASE_READY; NULL: its thread could not be started */
     struct http *http;
     struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */

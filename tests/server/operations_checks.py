@@ -1,5 +1,6 @@
 """Operating a server, from outside: sockets, TLS, what SIGHUP reads again, the log, the drain."""
 
+import hashlib
 import json
 import os
 import signal
@@ -284,6 +285,18 @@ def check_model_lists(_):
         for query, param in ("?limit=0", "limit"), ("?limit=x", "limit"), ("?after_id=other", "after_id"):
             a = s.send("GET", "/v1/models" + query)
             is_((a.status, a.json["error"]["param"]), (400, param))
+
+
+def check_version(_):
+    want = hashlib.sha256()
+    for name in sorted(os.listdir(MODEL)):
+        if name.endswith(".safetensors"):
+            with open(f"{MODEL}/{name}", "rb") as f:
+                want.update(f.read())
+    with Server(PROGRAM, MODEL) as s:
+        is_(s.send("GET", "/version").json["weights_sha256"] in (None, want.hexdigest()), True)
+        wait_until(lambda: s.send("GET", "/version").json["weights_sha256"] == want.hexdigest(), 60)
+        is_(s.stop(), 0)
 
 
 def run(f):
