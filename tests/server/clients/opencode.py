@@ -9,18 +9,24 @@ from harness import (
 PROGRAM = os.path.join(CLIENTS, "opencode-linux-x64/bin/opencode")
 
 
+# Of the model, by provider: what makes reasoning come, and go back.
+CHAT, RESPONSES, MESSAGES = "@ai-sdk/openai-compatible", "@ai-sdk/openai", "@ai-sdk/anthropic"
+OF_MODEL = {
+    CHAT: {"interleaved": {"field": "reasoning_content"}},
+    RESPONSES: {"options": {"reasoningEffort": "high", "reasoningSummary": "auto"}},
+    MESSAGES: {"options": {"thinking": {"type": "enabled", "budgetTokens": 8000}}},
+}
+
+
 def configure(c, port, npm, context=131072, output=32000):
-    model = {
-        "name": "nano", "reasoning": True, "tool_call": True, "limit": {"context": context, "output": output},
-        "interleaved": {"field": "reasoning_content"},
-    }
+    model = {"name": "nano", "reasoning": True, "tool_call": True, "limit": {"context": context, "output": output}}
     config = {
         "$schema": "https://opencode.ai/config.json",
         "autoupdate": False,
         "share": "disabled",
         "provider": {
             "local": {
-                "npm": npm, "name": "local", "models": {"nano": model},
+                "npm": npm, "name": "local", "models": {"nano": {**model, **OF_MODEL[npm]}},
                 "options": {"baseURL": f"http://127.0.0.1:{port}/v1", "apiKey": "none"},
             }
         },
@@ -53,24 +59,37 @@ def run(c, prompt):
 
 def check_a_short_task():
     with client() as c, Nano() as s, Recorder(s, 4) as r:
-        configure(c, r.port, "@ai-sdk/openai-compatible", context=32768, output=64)
+        configure(c, r.port, CHAT, context=32768, output=64)
         events = run(c, "What is a kiln?")
         is_([q.status for q in r.turns()], [200] * len(r.turns()))
         is_(events[-1]["type"], "step_finish")
 
 
-def check_a_turn_with_tools():
+def turn(npm):
+    """The third request's messages or items, which carry the first answer and its calls' results."""
     with client() as c, Scripted(scripted_turn(*reads(c))) as s, Recorder(s, 3) as r:
-        configure(c, r.port, "@ai-sdk/openai-compatible")
+        configure(c, r.port, npm)
         events = run(c, "Read a.txt and b.txt")
         is_([e["part"]["text"] for e in events if e["type"] == "text"], ["I read both.", "They say apple and pear."])
         is_([q.status for q in r.turns()], [200] * 3)
         is_(len(r.with_tools()), 2)
-        said, *results = r.with_tools()[1].json["messages"][-3:]
-        is_(said["reasoning_content"], "The user wants two files.")
-        is_([call["id"][-1] for call in said["tool_calls"]], ["1", "2"])
-        is_([m["role"] for m in results], ["tool", "tool"])
         is_(s.history(), turn_as_seen(*reads(c), results_of_read(c)))
+        body = r.with_tools()[1].json
+        return body.get("messages") or body["input"]
+
+
+def check_a_turn_in_chat():
+    said, *results = turn(CHAT)[-3:]
+    is_(said["reasoning_content"], "The user wants two files.")
+    is_([call["id"][-1] for call in said["tool_calls"]], ["1", "2"])
+    is_([m["role"] for m in results], ["tool", "tool"])
+
+
+def check_a_turn_in_messages():
+    said, results = turn(MESSAGES)[-2:]
+    is_([b["type"] for b in said["content"]], ["thinking", "text", "tool_use", "tool_use"])
+    is_((said["content"][0]["thinking"], said["content"][0]["signature"] != ""), ("The user wants two files.", True))
+    is_([(b["type"], b["tool_use_id"][-1]) for b in results["content"]], [("tool_result", "1"), ("tool_result", "2")])
 
 
 def results_of_read(c):

@@ -29,14 +29,17 @@ def configure(c, port, max_tokens=None):
         settings["model"]["generationConfig"] = {"samplingParams": {"max_tokens": max_tokens, "temperature": 0}}
     c.write("home/.qwen/settings.json", settings)
     c.environment.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1", OPENAI_MODEL="qwen3.8-27b")
+    c.environment.update(
+        ANTHROPIC_API_KEY="none", ANTHROPIC_BASE_URL=f"http://127.0.0.1:{port}", ANTHROPIC_MODEL="qwen3.8-27b"
+    )
 
 
 def reads(c):
     return "read_file", "file_path", f"{c.work}/a.txt", f"{c.work}/b.txt"
 
 
-def run(c, prompt, *options):
-    code, out, err = c.run(NODE_22, PROGRAM, "--auth-type", "openai", "-y", "-o", "stream-json", *options, prompt)
+def run(c, kind, prompt, *options):
+    code, out, err = c.run(NODE_22, PROGRAM, "--auth-type", kind, "-y", "-o", "stream-json", *options, prompt)
     events = json_lines(out)
     if code or events[-1].get("is_error"):
         raise AssertionError(f"exit code {code}, {events[-1:]}, {err[-2000:]}")
@@ -46,23 +49,34 @@ def run(c, prompt, *options):
 def check_a_short_task():
     with client() as c, Nano() as s, Recorder(s, 6) as r:
         configure(c, r.port, max_tokens=128)
-        events = run(c, "What is a kiln?", "--system-prompt", "You answer questions.")
+        events = run(c, "openai", "What is a kiln?", "--system-prompt", "You answer questions.")
         is_([q.status for q in r.turns()], [200] * len(r.turns()))
         is_((events[-1]["type"], events[-1]["subtype"]), ("result", "success"))
 
 
-def check_a_turn_with_tools():
+def turn(kind):
+    """The second request's messages, which carry the first answer and its calls' results."""
     with client() as c, Scripted(scripted_turn(*reads(c))) as s, Recorder(s, 2) as r:
         configure(c, r.port)
-        events = run(c, "Read a.txt and b.txt")
-        is_(events[-1]["result"], "They say apple and pear.")
+        is_(run(c, kind, "Read a.txt and b.txt")[-1]["result"], "They say apple and pear.")
         is_([q.status for q in r.turns()], [200, 200])
-        said, *results = r.turns()[1].json["messages"][-3:]
-        # Both names have the same text, which counts once.
-        is_((said["reasoning_content"], said["reasoning"]), ("The user wants two files.",) * 2)
-        is_([call["id"][-1] for call in said["tool_calls"]], ["1", "2"])
-        is_([m["content"] for m in results], [[{"type": "text", "text": t}] for t in ("apple\n", "pear\n")])
         is_(s.history(), turn_as_seen(*reads(c), ["apple", "pear"]))
+        return r.turns()[1].json["messages"]
+
+
+def check_a_turn_in_chat():
+    said, *results = turn("openai")[-3:]
+    # Both names have the same text, which counts once.
+    is_((said["reasoning_content"], said["reasoning"]), ("The user wants two files.",) * 2)
+    is_([call["id"][-1] for call in said["tool_calls"]], ["1", "2"])
+    is_([m["content"] for m in results], [[{"type": "text", "text": t}] for t in ("apple\n", "pear\n")])
+
+
+def check_a_turn_in_messages():
+    said, results = turn("anthropic")[-2:]
+    is_([b["type"] for b in said["content"]], ["thinking", "text", "tool_use", "tool_use"])
+    is_((said["content"][0]["thinking"], said["content"][0]["signature"] != ""), ("The user wants two files.", True))
+    is_([(b["type"], b["content"]) for b in results["content"]], [("tool_result", "apple\n"), ("tool_result", "pear\n")])
 
 
 if __name__ == "__main__":
