@@ -54,8 +54,8 @@ static const char help[] =
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
     "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"
     "\n"
-    "SIGTERM and Ctrl-C end it, a second one at once. SIGHUP reads keys, certificate and\n"
-    "log level again. Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
+    "SIGTERM and Ctrl-C end it, a second one at once. SIGHUP reads keys, certificate\n"
+    "and log level again. Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
 
 struct serve {
     struct options options;
