@@ -27,6 +27,7 @@ static const char help[] =
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
+    "  --turn-memory MB       for the tokens of answers that come back (64; 0: none)\n"
     "  --responses-store N    responses that are kept (256)\n"
     "  --responses-reasoning summary|content|both|none  (as requests ask)\n"
     "  --thinking on|off|model  --effort WORD   of requests that say nothing (model)\n"
@@ -72,6 +73,7 @@ struct serve {
     bool strict_model, log_bodies, metrics_auth, debug_routes, trace_text;
     int64_t trace_size;
     const char *trace;
+    int64_t turn_memory;
     const char *thinking, *effort, *pin_effort, *budget_message, *eos_in_think, *reasoning_field,
         *split_think;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
@@ -113,6 +115,7 @@ static void add_options(struct serve *v)
     option_word(o, "--reasoning-field", NULL, &v->reasoning_field,
                 "reasoning_content|reasoning|both");
     option_word(o, "--split-think", NULL, &v->split_think, "on|off");
+    option_int(o, "--turn-memory", NULL, &v->turn_memory, 0, 1 << 20);
     option_int(o, "--responses-store", NULL, &v->responses_store, 0, 65536);
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
     option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
@@ -148,6 +151,7 @@ static void add_options(struct serve *v)
     v->max_connections = 1024;
     v->drain_timeout = 30;
     v->responses_store = 256;
+    v->turn_memory = 64;
 }
 
 static struct names names_of(const struct option_list *l)
@@ -326,6 +330,7 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     engine_args_fill(&v->engine, &eo);
     eo.n_slots = (int32_t)v->slots;
     eo.n_queue = (int32_t)v->queue;
+    eo.turn_memory = (uint64_t)v->turn_memory << 20;
     lathe_status st = signals_begin(&signals, err);
     if (!st)
         st = lathe_plan(&eo, &plan, err);

@@ -695,7 +695,7 @@ bool generate_render(struct exchange *x, const struct dialect *d, const struct f
         g.chat.conversation.no_generation_prompt = true;
         g.chat.conversation.continue_last = false;
     }
-    if (ok && lathe_render(lathe_engine_text(x->server->engine), g.options.conversation, out, &err))
+    if (ok && lathe_engine_render(x->server->engine, g.options.conversation, out, &err))
         ok = refuse_status(&x->failure, &err);
     d->release(state);
     chat_release(&g.chat);

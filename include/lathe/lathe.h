@@ -97,6 +97,15 @@ typedef enum lathe_late_system {
     LATHE_LATE_SYSTEM_ERROR,  /* the template decides: the published ones refuse it */
 } lathe_late_system;
 
+/* The tokens that a message of the assistant was sampled as, from the beginning of its answer, its reasoning, on. They are
+ * used if they say the beginning of the turn's text byte for byte, and have control tokens exactly where the turn has
+ * them; else the text is tokenised. So they decide where plain text is cut into tokens, and nothing else. */
+typedef struct lathe_turn {
+    size_t message;    /* its index among the messages */
+    const int32_t *id; /* [n] */
+    size_t n;
+} lathe_turn;
+
 typedef struct lathe_conversation {
     const char *messages; /* JSON array of {role, content, reasoning_content?, tool_calls?} */
     const char *tools;    /* JSON array of tools with distinct names, or NULL */
@@ -111,6 +120,8 @@ typedef struct lathe_conversation {
     /* The last message is the assistant's, and the answer goes on with it: the text ends inside it. Its reasoning alone
      * leaves the think block open; a text closes it, and has no blanks at its end. */
     bool continue_last;
+    const lathe_turn *turn; /* [n_turns] */
+    size_t n_turns;
 } lathe_conversation;
 
 typedef struct lathe_prompt {
@@ -214,6 +225,9 @@ typedef struct lathe_engine_options {
     const char *device;
     const char *isa; /* "generic", "avx2", "avx512", "avx512bf16", "neon": no faster kernels than
                         these; NULL: the best the processor has */
+    /* Bytes of memory for the tokens of answers, so that a turn whose text comes back is prompted with the tokens it was
+     * sampled as; the oldest are forgotten first. 0: none. */
+    uint64_t turn_memory;
     lathe_progress_fn progress; /* loading; may be NULL */
     void *progress_ctx;
 } lathe_engine_options;
@@ -249,6 +263,10 @@ void lathe_engine_close(lathe_engine *engine);
 const lathe_text *lathe_engine_text(const lathe_engine *engine);
 void lathe_engine_info(const lathe_engine *engine, lathe_model_info *out);
 void lathe_engine_plan(const lathe_engine *engine, lathe_memory_plan *out);
+/* The prompt that a request with this conversation has: as lathe_render, and turns whose text the engine answered have
+ * the tokens of that answer. */
+lathe_status lathe_engine_render(lathe_engine *engine, const lathe_conversation *conversation,
+                                 lathe_prompt *out, lathe_error *err);
 /* The drafter in use and the most drafts it makes a round, "dflash2+ngram"; "none" and 0 without. */
 const char *lathe_engine_drafter(const lathe_engine *engine, int32_t *draft_k);
 /* One line an operator call of a step: what `inspect --schedule` prints. Heap string. */
@@ -400,6 +418,7 @@ typedef enum lathe_event_type {
      * n_prompt_logprobs >= 0 also the prompt's tokens from the second on, before the first PROGRESS that counts them */
     LATHE_EVENT_TOKEN,
     LATHE_EVENT_REASONING, /* text */
+    /* id: the block's tokens, the separator aside; none if it did not end with one */
     LATHE_EVENT_REASONING_END,
     LATHE_EVENT_TEXT,       /* text: whole characters */
     LATHE_EVENT_CALL_BEGIN, /* index, call_id, name */
@@ -476,6 +495,8 @@ typedef struct lathe_event {
     const char *call_id, *name;
     int32_t done, total;
     lathe_token_info token;
+    const int32_t *id; /* [n_id] */
+    size_t n_id;
     lathe_finish finish;
     lathe_usage usage;
     lathe_error error;

@@ -19,6 +19,7 @@ void lathe_engine_options_init(lathe_engine_options *o)
     *o = (lathe_engine_options){
         .n_slots = 1,
         .n_queue = 64,
+        .turn_memory = 64 << 20,
         .kv = LATHE_BF16,
         .activations = LATHE_BF16,
     };
@@ -152,6 +153,8 @@ static lathe_status prepare(struct lathe_engine *e, const lathe_engine_options *
     if (!st)
         st = lathe_text_open(&e->text, o->model_dir, err);
     if (!st)
+        st = turns_open(&e->turns, o->turn_memory, err);
+    if (!st)
         st = open_ids(e, err);
     if (!st)
         st = spec_open(e, err);
@@ -165,6 +168,7 @@ static void unprepare(struct lathe_engine *e)
     memory_close(&e->memory);
     id_set_release(&e->ids);
     sample_scratch_release(&e->scratch);
+    turns_close(&e->turns);
     lathe_text_close(e->text);
     if (e->stream)
         e->backend->close(e->stream);

@@ -8,6 +8,7 @@
 #include "engine/activity.h"
 #include "engine/request.h"
 #include "engine/step.h"
+#include "engine/turns.h"
 #include "model/place.h"
 #include "sample/sample.h"
 #include "spec/adapt.h"
@@ -67,6 +68,7 @@ enum dtype engine_dtype(lathe_dtype d);
 struct lathe_engine {
     lathe_engine_options options; /* its strings and callbacks are not used after open */
     lathe_text *text;
+    struct turn_memory turns;
     struct model model;
     struct pool *pool;
     const struct backend *backend;

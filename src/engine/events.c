@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What stands in the buffers: this, then the strings with a NUL behind each, then the candidates, all
+/* What stands in the buffers: this, the ids of tokens, the strings with a NUL behind each, then the candidates, all
  * padded to 16 bytes. */
 struct record {
     lathe_event_type type;
@@ -16,6 +16,7 @@ struct record {
     float logprob;
     double prefill_ms, decode_ms;
     bool is_end;
+    uint32_t n_id;                      /* tokens */
     uint32_t n_text, n_call_id, n_name; /* bytes with the NUL; 0: NULL */
     uint32_t bytes;                     /* of the whole record */
 };
@@ -88,12 +89,14 @@ void events_push(struct events *q, const lathe_event *ev)
         .token_position = ev->token.position,
         .n_top = ev->token.n_top,
         .logprob = ev->token.logprob,
+        .n_id = (uint32_t)ev->n_id,
         .n_text = ev->text ? (uint32_t)ev->n_text + 1 : 0,
         .n_call_id = size_of(ev->call_id),
         .n_name = size_of(ev->name),
     };
     size_t top_bytes = (size_t)r.n_top * sizeof(lathe_candidate);
-    size_t bytes = sizeof r + r.n_text + r.n_call_id + r.n_name + top_bytes;
+    size_t id_bytes = (size_t)r.n_id * sizeof *ev->id;
+    size_t bytes = sizeof r + id_bytes + r.n_text + r.n_call_id + r.n_name + top_bytes;
     static const char zero[16];
     size_t pad = (16 - bytes % 16) % 16;
     r.bytes = (uint32_t)(bytes + pad);
@@ -102,6 +105,8 @@ void events_push(struct events *q, const lathe_event *ev)
     if (!q->finished) {
         struct buf *b = &q->incoming;
         buf_append(b, &r, sizeof r);
+        if (id_bytes)
+            buf_append(b, ev->id, id_bytes);
         if (r.n_text) {
             buf_append(b, ev->text, ev->n_text);
             buf_putc(b, 0);
@@ -182,9 +187,13 @@ static void read_record(struct events *q, lathe_event *out)
     memcpy(&r, p, sizeof r);
     q->at += r.bytes;
     p += sizeof r;
+    const int32_t *id = r.n_id ? (const void *)p : NULL;
+    p += (size_t)r.n_id * sizeof *id;
     *out = (lathe_event){
         .type = r.type,
         .index = r.index,
+        .id = id,
+        .n_id = r.n_id,
         .done = r.done,
         .total = r.total,
         .usage = {.prompt_tokens = r.prompt_tokens,

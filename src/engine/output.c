@@ -2,7 +2,8 @@
 
 static lathe_status publish(void *ctx, const struct parse_event *ev, lathe_error *err)
 {
-    struct events *q = ctx;
+    const struct output *o = ctx;
+    struct events *q = o->events;
     lathe_event out = {
         .type = ev->type,
         .text = ev->text,
@@ -11,6 +12,10 @@ static lathe_status publish(void *ctx, const struct parse_event *ev, lathe_error
         .call_id = ev->call_id,
         .name = ev->name,
     };
+    if (ev->type == LATHE_EVENT_REASONING_END && o->is_separator) {
+        out.id = o->before;
+        out.n_id = (size_t)o->n_before;
+    }
     events_push(q, &out);
     return events_check(q, err);
 }
@@ -24,7 +29,7 @@ lathe_status output_open(struct output *o, const struct output_options *options,
         .n_stop = options->n_stop,
         .max_calls = options->max_calls,
         .sink = publish,
-        .sink_ctx = options->events,
+        .sink_ctx = o,
     };
     o->ends_by_text = p.n_stop > 0 || p.tools;
     o->text = options->text;
@@ -50,6 +55,7 @@ lathe_status output_token(struct output *o, int32_t id, bool armed, int32_t *end
     const char *bytes = tokenizer_bytes(o->text->tokenizer, id, &n);
     lathe_status st = LATHE_OK;
     parser_arm_stops(o->parser, armed);
+    o->is_separator = id == o->text->think_end;
     /* Control tokens that decoded text leaves out (<|im_start|>) are not shown; <think> is. */
     if (bytes && !tokenizer_is_special(o->text->tokenizer, id))
         st = parser_feed(o->parser, bytes, n, err);
@@ -61,6 +67,7 @@ lathe_status output_finish(struct output *o, lathe_finish why, lathe_finish *fin
                            lathe_error *err)
 {
     *finish = why;
+    o->is_separator = false;
     return parser_finish(o->parser, why, finish, err);
 }
 

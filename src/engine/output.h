@@ -21,6 +21,9 @@ struct output {
     const struct lathe_text *text;
     struct events *events;
     struct parser *parser;
+    const int32_t *before; /* [n_before]: what was generated before the token at hand */
+    int32_t n_before;
+    bool is_separator; /* the token at hand */
     bool ends_by_text; /* a stop string or what stands behind a call may end it */
 };
 

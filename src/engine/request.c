@@ -25,6 +25,8 @@ double clock_ms(void)
 void request_finish(lathe_request *r, lathe_finish finish, const char *text, const lathe_error *err)
 {
     double now = clock_ms();
+    if (finish != LATHE_FINISH_ERROR && r->n_turn > r->n_opened)
+        turns_keep(&r->engine->turns, r->engine->text, r->turn, (size_t)r->n_turn);
     if (r->first_ms > 0) {
         r->usage.prefill_ms = r->first_ms - r->started_ms;
         r->usage.decode_ms = now - r->first_ms;
@@ -97,6 +99,34 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
     return sampling_check(&o->sampling, &e->ids, err);
 }
 
+/* With what the engine knows of turns. */
+static lathe_status render(lathe_engine *e, const lathe_conversation *c, bool is_request,
+                           lathe_prompt *out, lathe_error *err)
+{
+    struct replay_memory memory = turns_replay(&e->turns);
+    return text_render_known(e->text, c, e->turns.limit ? &memory : NULL, is_request, out, err);
+}
+
+lathe_status lathe_engine_render(lathe_engine *e, const lathe_conversation *c, lathe_prompt *out,
+                                 lathe_error *err)
+{
+    return render(e, c, false, out, err);
+}
+
+/* Room for the answer's turn, with what the prompt has of it. */
+static lathe_status begin_turn(lathe_request *r, lathe_error *err)
+{
+    size_t bytes = (size_t)(r->n_opened + r->max_tokens) * sizeof *r->turn;
+    if (r->n_opened == 0)
+        return LATHE_OK;
+    r->turn = arena_alloc(&r->arena, bytes);
+    if (!r->turn)
+        return fail_memory(err, bytes);
+    r->n_turn = r->n_opened;
+    memcpy(r->turn, r->prompt + r->n_prompt - r->n_opened, (size_t)r->n_opened * sizeof *r->turn);
+    return LATHE_OK;
+}
+
 /* The prompt's ids, copied to the arena; *thinking says whether it ends inside a think block. */
 static lathe_status build_prompt(lathe_request *r, const lathe_request_options *o, bool *thinking,
                                  lathe_error *err)
@@ -109,10 +139,13 @@ static lathe_status build_prompt(lathe_request *r, const lathe_request_options *
     lathe_status st = LATHE_OK;
     *thinking = false;
     if (o->conversation) {
-        st = text_render_request(e->text, o->conversation, &prompt, err);
+        st = render(r->engine, o->conversation, true, &prompt, err);
         id = prompt.tokens.id;
         n = prompt.tokens.n;
         *thinking = prompt.thinking_open;
+        size_t first;
+        if (!st && replay_open_turn(e->text, &prompt, &first))
+            r->n_opened = (int32_t)(n - first);
     } else if (o->text) {
         st = lathe_tokenize(e->text, o->text, o->n_text, o->control, &tokens, err);
         id = tokens.id;
@@ -177,6 +210,9 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     int32_t room = e->options.n_ctx - r->n_prompt;
     r->edge_is_context = o->max_tokens == -1 || o->max_tokens > room;
     r->max_tokens = r->edge_is_context ? room : o->max_tokens;
+    st = begin_turn(r, err);
+    if (st)
+        return st;
     r->min_tokens = o->min_tokens;
     r->n_logprobs = o->n_logprobs;
     r->n_prompt_logprobs = o->n_prompt_logprobs;

@@ -37,6 +37,10 @@ struct lathe_request {
 
     /* The scheduler's. */
     struct sampler *sampler;
+    /* The answer's turn as far as the prompt has opened it, then what was generated, the token that ended it aside. NULL: it
+     * opens none. */
+    int32_t *turn;
+    int32_t n_turn, n_opened; /* n_opened: of the prompt's tokens, the last ones */
     struct output output;
     struct closing closing;
     struct adapt adapt; /* what drafts of this request were worth */

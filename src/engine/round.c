@@ -172,7 +172,13 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
         end(s, LATHE_FINISH_STOP);
         return false;
     }
+    if (r->turn) {
+        r->output.before = r->turn + r->n_opened;
+        r->output.n_before = r->n_turn - r->n_opened;
+    }
     lathe_status st = output_token(&r->output, *id, armed, &finish, &s->err);
+    if (r->turn)
+        r->turn[r->n_turn++] = *id;
     if (output_is_thinking(&r->output) &&
         closing_room(&r->closing, r->usage.reasoning_tokens) <= 0) {
         e->activity.now.closed_for_budget += r->closing.at == CLOSING_NOT_BEGUN;

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "text/prefill.h"
+#include "text/replay.h"
 #include "text/template_string.h"
 #include "text/text.h"
 
@@ -480,8 +481,9 @@ static lathe_status encode(const lathe_text *text, struct rendering *t, lathe_pr
     return LATHE_OK;
 }
 
-static lathe_status render(const lathe_text *text, const lathe_conversation *c, bool text_only,
-                           lathe_prompt *out, lathe_error *err)
+lathe_status text_render_known(const lathe_text *text, const lathe_conversation *c,
+                               const struct replay_memory *memory, bool is_request,
+                               lathe_prompt *out, lathe_error *err)
 {
     *out = (lathe_prompt){0};
     if (!text->template)
@@ -491,7 +493,7 @@ static lathe_status render(const lathe_text *text, const lathe_conversation *c, 
     if (c->continue_last && c->no_generation_prompt)
         return fail(err, LATHE_E_ARGUMENT,
                     "continue_last: the text cannot end after a message and inside it");
-    struct conversation all = {.text_only = text_only, .may_be_empty = c->continue_last};
+    struct conversation all = {.text_only = is_request, .may_be_empty = c->continue_last};
     struct rendering rendered = {0};
     struct prefill prefill = {0};
     lathe_status st = read_json(&all.messages, &all, "messages", c->messages, err);
@@ -504,6 +506,11 @@ static lathe_status render(const lathe_text *text, const lathe_conversation *c, 
         st = prefill_put(&prefill, &rendered, ends_inside_thinking(&rendered), FROM_CONVERSATION,
                          err);
     st = st ? st : encode(text, &rendered, out, err);
+    if (!st)
+        st = replay_prompt(text, out, c->turn, c->n_turns, all.assistant, all.n_assistant, memory,
+                           err);
+    if (st)
+        lathe_prompt_release(out);
     prefill_release(&prefill);
     rendering_release(&rendered);
     conversation_release(&all);
@@ -513,13 +520,13 @@ static lathe_status render(const lathe_text *text, const lathe_conversation *c, 
 lathe_status lathe_render(const lathe_text *text, const lathe_conversation *c, lathe_prompt *out,
                           lathe_error *err)
 {
-    return render(text, c, false, out, err);
+    return text_render_known(text, c, NULL, false, out, err);
 }
 
 lathe_status text_render_request(const lathe_text *text, const lathe_conversation *c,
                                  lathe_prompt *out, lathe_error *err)
 {
-    return render(text, c, true, out, err);
+    return text_render_known(text, c, NULL, true, out, err);
 }
 
 void lathe_prompt_release(lathe_prompt *prompt)

@@ -17,6 +17,8 @@ struct conversation {
     struct json_doc messages, tools, kwargs;
     struct json_doc *argument; /* [n_arguments]: tool call arguments that came as strings */
     size_t n_arguments, cap_arguments;
+    size_t *assistant; /* [n_assistant]: the assistant's messages that have a turn */
+    size_t n_assistant;
     size_t input_bytes;
     bool text_only;    /* parts other than text are refused */
     bool may_be_empty; /* there need not be a message */

@@ -26,6 +26,7 @@ void conversation_release(struct conversation *c)
     for (size_t i = 0; i < c->n_arguments; i++)
         json_release(&c->argument[i]);
     free(c->argument);
+    free(c->assistant);
     *c = (struct conversation){0};
 }
 
@@ -418,6 +419,8 @@ static bool add_message(struct builder_of_turns *b, const json_t *m, lathe_late_
             return false;
         out->has_query |= !is_wrapped_result(text);
     }
+    if (role == ROLE_ASSISTANT)
+        b->c->assistant[b->c->n_assistant++] = b->i;
     return build_message(b, m, role, &item[(*n)++]);
 }
 
@@ -434,6 +437,12 @@ bool turns_build(struct run *r, struct conversation *c, lathe_late_system late, 
     struct value *item = run_array(r, n_messages + 1, sizeof *item);
     if (!item)
         return false;
+    free(c->assistant); /* of an earlier call */
+    c->assistant = calloc(n_messages + 1, sizeof *c->assistant);
+    c->n_assistant = 0;
+    if (!c->assistant)
+        return run_fail(r, LATHE_E_MEMORY, "out of memory (%zu bytes)",
+                        n_messages * sizeof *c->assistant);
     struct builder_of_turns b = {.r = r, .c = c};
     struct block block = {.n = 0};
     builder_init(&block.text, r);

@@ -38,6 +38,11 @@ void text_template_close(struct lathe_text *text); /* also after a failed or a m
  * are LATHE_E_UNSUPPORTED. */
 lathe_status text_render_request(const lathe_text *text, const lathe_conversation *conversation,
                                  lathe_prompt *out, lathe_error *err);
+/* The same, and lathe_render, with what is known of turns: replay.h. */
+struct replay_memory;
+lathe_status text_render_known(const lathe_text *text, const lathe_conversation *conversation,
+                               const struct replay_memory *memory, bool is_request,
+                               lathe_prompt *out, lathe_error *err);
 
 /* In text_config.c. `config` is config.json, `generation` generation_config.json, `tokenizer`
  * tokenizer_config.json; the root of any may be NULL. */

@@ -155,6 +155,12 @@ const lathe_text *lathe_engine_text(const lathe_engine *e)
     return e->text;
 }
 
+lathe_status lathe_engine_render(lathe_engine *e, const lathe_conversation *c, lathe_prompt *out,
+                                 lathe_error *err)
+{
+    return lathe_render(e->text, c, out, err);
+}
+
 /* The rest of a line, unescaped. */
 static size_t unescape(const char *s, size_t n, char *out, size_t room)
 {
