@@ -2,7 +2,7 @@
 
 import { quiet } from "./api.js";
 
-const ROUNDS = "lathe:tokens_per_round"; // a histogram
+const ROUNDS = "lathe_round_tokens"; // a histogram
 const OFTEN_MS = 1000, SELDOM_MS = 5000;
 
 function number(n, digits = 0) {
@@ -39,7 +39,7 @@ export class Panel {
   constructor(root) {
     this.root = root;
     this.context = 0;
-    this.base = null; // counts of rounds when the answer began
+    this.base = []; // counts of rounds when the answer began
     this.rounds = [];
     this.generated = null; // {tokens, ms} of the last look
     this.isRunning = false;
@@ -125,7 +125,7 @@ export class Panel {
     if (!response) await this.lookAtSlots();
     // A later look has its own timer.
     const isOff = this.off.metrics && this.off.slots;
-    this.root.querySelector("#rounds-part").hidden = !this.rounds.length;
+    this.root.querySelector("#rounds-part").hidden = !this.rounds.some((n) => n > 0);
     this.root.querySelector("#server-part").hidden = isOff;
     if (turn !== this.turn || isOff) return;
     clearTimeout(this.timer);
@@ -141,8 +141,8 @@ export class Panel {
       this.put("rate", `${number(((tokens - this.generated.tokens) * 1000) / (ms - this.generated.ms), 1)} tok/s`);
     this.generated = tokens === null ? null : { tokens, ms };
     this.rounds = roundsOf(samples);
-    this.base ??= this.rounds;
-    this.showRounds(this.rounds.map((n, i) => n - (this.base[i] ?? 0)));
+    const most = this.rounds.findLastIndex((n) => n > 0);
+    this.showRounds(this.rounds.slice(0, most + 1).map((n, i) => n - (this.base[i] ?? 0)));
   }
 
   showRounds(counts) {
@@ -159,7 +159,7 @@ export class Panel {
         item.append(bar, label);
         list.append(item);
       }
-      item.title = `${i + 1} tokens: ${number(n)} rounds`;
+      item.title = `${i + 1} ${i ? "tokens" : "token"}: ${number(n)} rounds`;
       item.setAttribute("aria-label", item.title);
       item.firstChild.style.height = `${(n / most) * 80}%`;
     });

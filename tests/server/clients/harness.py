@@ -116,6 +116,7 @@ class Recorder:
         self.upstream = server.port
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
+        self.http.handle_error = lambda *_: None  # clients reset connections
         self.port = self.http.server_address[1]
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 

@@ -98,11 +98,23 @@ def check_an_answer():
         is_(texts(b), ["What is a kiln?", KILN])
         is_("tok/s" in b.evaluate("document.getElementById('speed').textContent"), True)
         is_(b.evaluate("document.getElementById('context-text').textContent").endswith("of 32,768 tokens"), True)
+        b.until("document.getElementById('rounds-text').textContent.includes('rounds')")
+        rounds = b.evaluate("[...document.querySelectorAll('#rounds li')].map(e => e.getAttribute('aria-label'))")
+        is_(rounds[0].startswith("1 token: ") and sum(int(r.split()[2]) for r in rounds) > 1, True)
+        is_(b.evaluate("['running', 'waiting'].map(id => document.getElementById(id).textContent)"), ["0", "0"])
         # A second turn has the first behind it.
         send(b, "What is a kiln?")
         b.until("document.querySelectorAll('.turn').length === 4")
         until_status(b, "The answer is complete")
         is_content(b)
+
+
+def check_without_figures():
+    """/metrics off: /slots tells what runs. Both off: the parts are not shown."""
+    with Nano("--metrics", "off") as s, Browser() as b:
+        open_page(b, s.port)
+        b.until("document.getElementById('running').textContent === '0 of 2'")
+        is_(b.evaluate("document.getElementById('rounds-part').hidden"), True)
 
 
 def check_stream_and_stop():

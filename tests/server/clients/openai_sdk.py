@@ -1,0 +1,51 @@
+"""The npm package openai: turns with tools against a script. What the shipped model can show is in openai_client.mjs."""
+
+import json
+import os
+import sys
+
+from harness import NODE_22, Client, ROOT, Recorder, Scripted, checks, is_, run_checks, scripted_turn, turn_as_seen
+
+PROGRAM = os.path.join(ROOT, "tests/server/clients/openai_tools.mjs")
+READS = "read", "path", "a.txt", "b.txt"
+
+
+def run(check):
+    """The second request's messages, and what the model saw."""
+    with Scripted(scripted_turn(*READS)) as s, Recorder(s, 2) as r, Client() as c:
+        c.work = ROOT
+        code, out, err = c.run(NODE_22, PROGRAM, f"http://127.0.0.1:{r.port}/v1", check)
+        if code:
+            raise AssertionError(err[-2000:])
+        done = json.loads(out)
+        is_(done["last"]["content"], "They say apple and pear.")
+        if "first" in done:
+            is_(done["first"]["content"], "I read both.")
+            is_([json.loads(call["function"]["arguments"]) for call in done["first"]["tool_calls"]],
+                [{"path": "a.txt"}, {"path": "b.txt"}])
+        is_([q.status for q in r.turns()], [200, 200])
+        messages = r.turns()[1].json["messages"]
+        is_([(m["role"], m["content"]) for m in messages[2:]], [("tool", "apple"), ("tool", "pear")])
+        return messages[1], s.history()
+
+
+WHOLE = turn_as_seen(*READS, ["apple", "pear"])
+
+
+def check_turns():
+    for name in "turns", "streamed turns":
+        said, seen = run(name)
+        is_(said["reasoning_content"], "The user wants two files.")
+        is_(seen, WHOLE)
+
+
+def check_helper_and_tool_runner():
+    """The helper keeps the last piece of a field that it does not know, the runner nothing of it."""
+    for name, reasoning in ("turns of the helper", " two files."), ("runner", None), ("streamed runner", None):
+        said, seen = run(name)
+        is_(said.get("reasoning_content"), reasoning)
+        is_(seen.split("</think>", 1)[1], WHOLE.split("</think>", 1)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(run_checks("openai_sdk", checks(globals())))
