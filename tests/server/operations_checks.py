@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -297,6 +298,27 @@ def check_version(_):
         is_(s.send("GET", "/version").json["weights_sha256"] in (None, want.hexdigest()), True)
         wait_until(lambda: s.send("GET", "/version").json["weights_sha256"] == want.hexdigest(), 60)
         is_(s.stop(), 0)
+
+
+def check_the_unit_for_systemd(folder):
+    """Its command line is one that the program takes, and systemd has nothing to say about it."""
+    with open("docs/lathe.service") as f:
+        lines = f.read().splitlines()
+    command = next(line for line in lines if line.startswith("ExecStart=")).partition("=")[2].split()
+    stop = int(next(line for line in lines if line.startswith("TimeoutStopSec=")).partition("=")[2])
+    is_(stop > int(command[command.index("--drain-timeout") + 1]), True)
+    keys = folder + "/keys"
+    with open(keys, "w") as f:
+        f.write("k\n")
+    mine = [{"/usr/local/bin/lathe": os.path.abspath(PROGRAM), "/srv/models/model": MODEL, "/etc/lathe/keys": keys, "8080": "0"}.get(w, w) for w in command]
+    with Server(PROGRAM, MODEL, *mine[4:]) as s:
+        is_(s.send("GET", "/v1/models", headers=[("x-api-key", "k")]).status, 200)
+    if shutil.which("systemd-analyze"):
+        unit = folder + "/lathe.service"
+        with open(unit, "w") as f:
+            f.write("\n".join(lines).replace("/usr/local/bin/lathe", os.path.abspath(PROGRAM)) + "\n")
+        a = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        is_((a.returncode, [line for line in a.stderr.splitlines() if "lathe" in line]), (0, []))
 
 
 def run(f):
