@@ -55,22 +55,31 @@ const checks = {
     is(reasoning, whole.choices[0].message.reasoning_content);
     is(text, whole.choices[0].message.content);
   },
-  async "results of tools"() {
-    const messages = [
-      { role: "user", content: "What time is it in Oslo?" },
-      { role: "assistant", content: null, reasoning_content: "I ask.", tool_calls: [{ id: "call_1", type: "function", function: { name: "get_time", arguments: '{"city": "Oslo"}' } }] },
-      { role: "tool", tool_call_id: "call_1", content: "12:30" },
-    ];
-    const a = await client.chat.completions.create({ model: "nano", messages, tools, temperature: 0, max_tokens: 60 });
-    is(typeof a.choices[0].finish_reason, "string");
-  },
   async tools() {
-    const runner = client.chat.completions.stream(ask("What time is it in Oslo?", { tools, max_tokens: 100 }));
-    const message = (await runner.finalChatCompletion()).choices[0].message;
-    for (const call of message.tool_calls ?? []) JSON.parse(call.function.arguments);
+    const messages = ask("What time is it in Oslo?").messages;
+    const turn = (more) => client.chat.completions.create({ model: "nano", messages, tools, temperature: 0, ...more });
+    const first = (await turn()).choices[0];
+    is(first.finish_reason, "tool_calls");
+    is(first.message.tool_calls.length, 1);
+    is(first.message.tool_calls[0].function.name, "get_time");
+    is(JSON.parse(first.message.tool_calls[0].function.arguments).city, "Oslo");
+    messages.push(first.message, { role: "tool", tool_call_id: first.message.tool_calls[0].id, content: "12:30" });
+    const last = (await turn()).choices[0];
+    is(last.message.content, "It is 12:30 in Oslo.");
+    const stream = client.chat.completions.stream({ model: "nano", messages, tools, temperature: 0 });
+    is((await stream.finalChatCompletion()).choices[0].message.content, last.message.content);
+  },
+  async "tool runner"() {
+    for (const stream of [false, true]) {
+      const asked = [];
+      const tool = { ...tools[0].function, parse: JSON.parse, function: async ({ city }) => (asked.push(city), "12:30") };
+      const runner = client.chat.completions.runTools({ ...ask("What time is it in Oslo?"), tools: [{ type: "function", function: tool }], stream });
+      is(await runner.finalContent(), "It is 12:30 in Oslo.");
+      is(asked.join(), "Oslo");
+    }
   },
   async errors() {
-    for (const [more, code] of [[{ max_tokens: 0 }, "invalid_value"], [{ n: 2 }, "unsupported_value"]]) {
+    for (const [more, code] of [[{ max_tokens: 0 }, "invalid_value"], [{ functions: [] }, "unsupported_parameter"]]) {
       const e = await client.chat.completions.create(ask("a", more)).catch((e) => e);
       is(e.status, 400);
       is(e.code, code);

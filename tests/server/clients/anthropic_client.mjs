@@ -15,6 +15,8 @@ const read = { name: "read", description: "Reads a file.", input_schema: { type:
 const seen = [];
 const runnable = { ...read, run: async ({ path }) => (seen.push(path), path === "a.txt" ? "apple" : "pear") };
 
+const time = { name: "get_time", description: "The time in a city.", input_schema: { type: "object", properties: { city: { type: "string" } } } };
+
 async function events(stream) {
   const all = [];
   for await (const event of stream) all.push(event);
@@ -42,6 +44,14 @@ const checks = {
     for await (const _ of stream) break;
     stream.controller.abort();
     return client.messages.create(ask("a", { max_tokens: 1 }));
+  },
+  async "shipped model with a tool"() {
+    const asked = [];
+    const tool = { ...time, run: async ({ city }) => (asked.push(city), "12:30") };
+    const last = [];
+    for (const stream of [false, true])
+      last.push(await client.beta.messages.toolRunner(ask("What time is it in Oslo?", { tools: [tool], stream, ...on })).runUntilDone());
+    return { last, asked };
   },
   // Two turns by hand: the calls' results go back with everything that came.
   async turns() {

@@ -44,6 +44,9 @@ def check_the_shipped_model():
         counted = run(s, "count")["input_tokens"]
         usage = helper["message"]["usage"]
         is_(usage["input_tokens"] + usage["cache_read_input_tokens"], counted)
+        with_tool = run(s, "shipped model with a tool")
+        is_(with_tool["asked"], ["Oslo"] * 2)
+        is_([m["content"][-1]["text"] for m in with_tool["last"]], ["It is 12:30 in Oslo."] * 2)
         error = run(s, "error")
         is_((error["name"], error["status"], error["type"]), ("BadRequestError", 400, "invalid_request_error"))
         is_(error["id"].startswith("req_"), True)
