@@ -263,6 +263,12 @@ def turn_as_seen(tool, key, first, second, results):
     )
 
 
+def documented(name, port):
+    """A configuration of docs/clients, for a server at another port."""
+    with open(os.path.join(ROOT, "docs/clients", name)) as f:
+        return f.read().replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
 def checks(names):
     """The functions check_* of a module."""
     return [f for name, f in names.items() if name.startswith("check_")]

@@ -1,38 +1,33 @@
 """opencode: a short task against the shipped model, and a scripted turn with tools."""
 
+import json
 import os
 
 from harness import (
-    CLIENTS, Client, Nano, Recorder, Scripted, checks, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, Nano, Recorder, Scripted, checks, documented, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "opencode-linux-x64/bin/opencode")
 
 
-# Of the model, by provider: what makes reasoning come, and go back.
 CHAT, RESPONSES, MESSAGES = "@ai-sdk/openai-compatible", "@ai-sdk/openai", "@ai-sdk/anthropic"
-OF_MODEL = {
-    CHAT: {"interleaved": {"field": "reasoning_content"}},
-    RESPONSES: {"options": {"reasoningEffort": "high", "reasoningSummary": "auto"}},
-    MESSAGES: {"options": {"thinking": {"type": "enabled", "budgetTokens": 8000}}},
+# Of a model in the dialects that docs/clients/opencode.json does not use: what makes reasoning come, and go back.
+OPTIONS = {
+    RESPONSES: {"reasoningEffort": "high", "reasoningSummary": "auto"},
+    MESSAGES: {"thinking": {"type": "enabled", "budgetTokens": 8000}},
 }
 
 
-def configure(c, port, npm, context=131072, output=32000):
-    model = {"name": "nano", "reasoning": True, "tool_call": True, "limit": {"context": context, "output": output}}
-    config = {
-        "$schema": "https://opencode.ai/config.json",
-        "autoupdate": False,
-        "share": "disabled",
-        "provider": {
-            "local": {
-                "npm": npm, "name": "local", "models": {"nano": {**model, **OF_MODEL[npm]}},
-                "options": {"baseURL": f"http://127.0.0.1:{port}/v1", "apiKey": "none"},
-            }
-        },
-        "model": "local/nano",
-        "small_model": "local/nano",
-    }
+def configure(c, port, npm, limit=None):
+    config = json.loads(documented("opencode.json", port))
+    provider = config["provider"]["lathe"]
+    model = provider["models"]["qwen3.8-27b"]
+    provider["npm"] = npm
+    if npm != CHAT:
+        del model["interleaved"]
+        model["options"] = OPTIONS[npm]
+    if limit:
+        model["limit"] = limit
     c.write("work/opencode.json", config)
 
 
@@ -59,7 +54,7 @@ def run(c, prompt):
 
 def check_a_short_task():
     with client() as c, Nano() as s, Recorder(s, 4) as r:
-        configure(c, r.port, CHAT, context=32768, output=64)
+        configure(c, r.port, CHAT, {"context": 32768, "output": 64})
         events = run(c, "What is a kiln?")
         is_([q.status for q in r.turns()], [200] * len(r.turns()))
         is_(events[-1]["type"], "step_finish")

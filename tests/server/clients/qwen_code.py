@@ -1,9 +1,10 @@
 """Qwen Code: a short task against the shipped model, and a scripted turn with tools."""
 
+import json
 import os
 
 from harness import (
-    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@qwen-code/qwen-code/cli.js")
@@ -17,14 +18,7 @@ def client():
 
 
 def configure(c, port, max_tokens=None):
-    settings = {
-        "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
-        "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
-        "security": {"auth": {"selectedType": "openai"}},
-        "model": {"name": "qwen3.8-27b"},
-        "memory": {"enableManagedAutoMemory": False},
-    }
+    settings = json.loads(documented("qwen_settings.json", port))
     if max_tokens:
         settings["model"]["generationConfig"] = {"samplingParams": {"max_tokens": max_tokens, "temperature": 0}}
     c.write("home/.qwen/settings.json", settings)
