@@ -65,7 +65,7 @@ BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profil
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o) $(addprefix $B/server/,conversation.o failure.o fields.o guard.o hosted.o store.o thinking.o url.o dialect/anthropic_request.o dialect/custom_input.o dialect/openai_responses_conversation.o dialect/openai_responses_input.o dialect/openai_responses_tools.o)
+FUZZ_OBJ := $(foreach u,base tensor container quant text,$(filter $B/src/$u/%,$(OBJ))) $(addprefix $B/src/,model/config.o model/fields.o model/rotary.o spec/dflash_config.o engine/names.o) $(filter-out $B/server/http.o,$(SERVER_OBJ))
 FUZZ_ARG := FUZZ=1 CC=clang SAN=address,undefined B=$(FUZZ_B)
 
 # A file's suffix gives its instruction set; nothing is compiled for the build machine's processor.
@@ -133,7 +133,10 @@ $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
 $B/tests/fuzz/%: $B/tests/fuzz/%.o $B/libtest.a $B/libfuzz.a
-	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $B/libtest.a $B/libfuzz.a $(LDLIBS)
+# Whole requests, over the fake engine.
+$B/tests/fuzz/fuzz_request: $B/tests/server/fake_engine.o
+$B/tests/fuzz/fuzz_request: LDLIBS += -lmicrohttpd -lgnutls
 $B/libbench.a: $(BENCH_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
