@@ -10,6 +10,7 @@ const { default: OpenAI } = await import(pathToFileURL(require.resolve("openai")
 const client = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
 const KILN = "A kiln is a furnace for firing or burning or drying such things as porcelain or bricks.";
 const ask = (content, more) => ({ model: "nano", messages: [{ role: "user", content }], temperature: 0, ...more });
+const said = (input, more) => ({ model: "nano", input, temperature: 0, ...more });
 const tools = [
   { type: "function", function: { name: "get_time", description: "The time in a city.", parameters: { type: "object", properties: { city: { type: "string" } } } } },
 ];
@@ -77,6 +78,62 @@ const checks = {
       is(await runner.finalContent(), "It is 12:30 in Oslo.");
       is(asked.join(), "Oslo");
     }
+  },
+  async responses() {
+    const a = await client.responses.create({ ...said("What is a kiln?"), reasoning: { effort: "none" } });
+    is(a.output_text, KILN);
+    is(a.usage.total_tokens, a.usage.input_tokens + a.usage.output_tokens);
+    const stream = client.responses.stream({ ...said("What is a kiln?"), reasoning: { effort: "none" } });
+    let text = "", n = 0;
+    for await (const event of stream) {
+      is(event.sequence_number, n++);
+      text += event.type === "response.output_text.delta" ? event.delta : "";
+    }
+    is(text, KILN);
+    const last = await stream.finalResponse();
+    is(last.output_text, KILN);
+    is(last.status, "completed");
+  },
+  async "responses that think"() {
+    const raw = await client.responses.create(said("What is the weather in Oslo?"));
+    const summed = await client.responses.create({ ...said("What is the weather in Oslo?"), reasoning: { summary: "auto" } });
+    is(raw.output.map((item) => item.type).join(), "reasoning,message");
+    is(raw.output[0].content[0].text.length > 0, true);
+    is(summed.output[0].summary[0].text, raw.output[0].content[0].text);
+    is(summed.output_text, raw.output_text);
+    const stream = client.responses.stream(said("What is the weather in Oslo?"));
+    is((await stream.finalResponse()).output[0].content[0].text, raw.output[0].content[0].text);
+  },
+  async "responses with tools"() {
+    const flat = tools.map(({ function: f }) => ({ type: "function", strict: false, ...f }));
+    const first = await client.responses.create({ ...said("What time is it in Oslo?"), tools: flat });
+    const call = first.output.at(-1);
+    is(call.type, "function_call");
+    is(JSON.parse(call.arguments).city, "Oslo");
+    const result = { type: "function_call_output", call_id: call.call_id, output: "12:30" };
+    const next = await client.responses.create({ ...said([result]), tools: flat, previous_response_id: first.id });
+    is(next.output_text, "It is 12:30 in Oslo.");
+    is(next.previous_response_id, first.id);
+    const history = [{ role: "user", content: "What time is it in Oslo?" }, ...first.output, result];
+    const whole = await client.responses.create({ ...said(history), tools: flat, store: false });
+    is(whole.output_text, next.output_text);
+    is(whole.usage.input_tokens, next.usage.input_tokens);
+    const count = await client.responses.inputTokens.count({ model: "nano", input: history, tools: flat });
+    is(count.input_tokens, whole.usage.input_tokens);
+    const stream = client.responses.stream({ ...said([result]), tools: flat, previous_response_id: first.id });
+    is((await stream.finalResponse()).output_text, next.output_text);
+  },
+  async "stored responses"() {
+    const a = await client.responses.create(said("a", { max_output_tokens: 3 }));
+    is((await client.responses.retrieve(a.id)).id, a.id);
+    const items = [];
+    for await (const item of client.responses.inputItems.list(a.id)) items.push(item);
+    is(items.map((item) => item.content[0].text).join(), "a");
+    await client.responses.delete(a.id);
+    is((await client.responses.retrieve(a.id).catch((e) => e)).status, 404);
+    const e = await client.responses.create(said("b", { previous_response_id: a.id })).catch((e) => e);
+    is(e.status, 400);
+    is(e.code, "previous_response_not_found");
   },
   async errors() {
     for (const [more, code] of [[{ max_tokens: 0 }, "invalid_value"], [{ functions: [] }, "unsupported_parameter"]]) {
