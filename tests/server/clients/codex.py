@@ -5,7 +5,8 @@ import os
 import re
 
 from harness import (
-    CLIENTS, Client, Nano, ROOT, Recorder, Scripted, checks, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, Nano, ROOT, Recorder, Scripted, checks, is_, json_lines, long_prompts, run_checks, scripted_turn,
+    turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
@@ -53,6 +54,7 @@ def items(events, kind):
 
 
 def check_a_short_task():
+    long_prompts()
     with Nano() as s, Recorder(s, 4) as r, client(r.port) as c:
         events = run(c, "What is a kiln?")
         is_([q.status for q in r.turns()], [200] * len(r.turns()))

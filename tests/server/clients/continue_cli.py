@@ -5,7 +5,8 @@ import os
 import sys
 
 from harness import (
-    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, long_prompts, run_checks,
+    scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@continuedev/cli/dist/cn.js")
@@ -30,6 +31,7 @@ def run(c, prompt):
 
 
 def check_a_short_task():
+    long_prompts()
     with Nano() as s, Recorder(s, 6) as r, client(r.port, context=32768, output=128) as c:
         run(c, "What is a kiln?")
         is_([q.status for q in r.turns()], [200] * len(r.turns()))

@@ -4,7 +4,8 @@ import json
 import os
 
 from harness import (
-    CLIENTS, Client, Nano, Recorder, Scripted, checks, documented, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, Nano, Recorder, Scripted, checks, documented, is_, json_lines, long_prompts, run_checks,
+    scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "opencode-linux-x64/bin/opencode")
@@ -53,6 +54,7 @@ def run(c, prompt):
 
 
 def check_a_short_task():
+    long_prompts()
     with client() as c, Nano() as s, Recorder(s, 4) as r:
         configure(c, r.port, CHAT, {"context": 32768, "output": 64})
         events = run(c, "What is a kiln?")

@@ -4,7 +4,8 @@ import json
 import os
 
 from harness import (
-    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, json_lines, run_checks, scripted_turn, turn_as_seen,
+    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, json_lines, long_prompts, run_checks,
+    scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@qwen-code/qwen-code/cli.js")
@@ -41,6 +42,7 @@ def run(c, kind, prompt, *options):
 
 
 def check_a_short_task():
+    long_prompts()
     with client() as c, Nano() as s, Recorder(s, 6) as r:
         configure(c, r.port, max_tokens=128)
         events = run(c, "openai", "What is a kiln?", "--system-prompt", "You answer questions.")
