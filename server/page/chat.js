@@ -46,7 +46,8 @@ export class Chat {
       const isEmpty = message.role === "assistant" && !message.content && !message.reasoning_content && !message.tool_calls;
       if (!isEmpty) messages.push(message);
     }
-    return { model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true, ...settings.body() };
+    const stream_options = { include_usage: true, continuous_usage_stats: true };
+    return { model, messages, stream: true, stream_options, return_progress: true, ...settings.body() };
   }
 
   begin() {

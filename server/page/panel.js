@@ -85,7 +85,7 @@ export class Panel {
     }
     if (!this.firstAt) return;
     this.put("first", `${number(this.firstAt - this.at)} ms`);
-    const n = page.usage?.completion_tokens ?? this.pieces;
+    const n = page.usage?.completion_tokens || this.pieces;
     if (now - this.firstAt > 200 && !page.timings) this.put("speed", `${number((n * 1000) / (now - this.firstAt), 1)} tok/s`);
     this.use(page);
   }

@@ -7,7 +7,7 @@ from browser import Browser
 from harness import Nano, Recorder, Scripted, checks, is_, run_checks
 
 KILN = "A kiln is a furnace for firing or burning or drying such things as porcelain or bricks."
-ENTER, ESCAPE = ("Enter", 13), ("Escape", 27)
+ENTER, ESCAPE, SHIFT = ("Enter", 13), ("Escape", 27), 8
 GOES_ON = """\
 == plain
 accepted 10 0
@@ -136,9 +136,17 @@ def check_stream_and_stop():
         is_content(b)
 
 
-def check_escape_stops():
+def check_keys():
+    """Enter sends, with Shift it does not; Tab goes on to the button; Escape stops."""
     with Scripted(GOES_ON) as s, Browser() as b:
         open_page(b, s.port)
+        b.evaluate("document.getElementById('input').focus()")
+        b.type("A story.")
+        b.press(*ENTER, SHIFT)
+        is_(texts(b), [])
+        b.press("Tab", 9)
+        is_(b.evaluate("document.activeElement.id"), "send")
+        b.evaluate("document.getElementById('input').value = ''")
         send(b, "A story.")
         b.until("document.querySelectorAll('.turn > .text')[1]?.textContent === 'Once upon a time'")
         b.press(*ESCAPE)
@@ -222,7 +230,7 @@ def check_tools():
         is_content(b)
 
 
-def check_key():
+def check_api_key():
     with Nano("--api-key", "secret") as s, Browser() as b:
         b.open(f"http://127.0.0.1:{s.port}/")
         for key in ("wrong", "secret"):
