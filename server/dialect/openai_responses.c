@@ -19,6 +19,7 @@ struct item {
     enum item_kind kind;
     char id[STORED_ID];
     struct buf text;      /* or arguments, or a custom call's input */
+    struct buf logprobs;  /* of a message's tokens */
     struct buf arguments; /* of a custom call, as the model gave them */
     struct custom_input input;
     struct buf call_id, name; /* as the client knows it */
@@ -34,6 +35,7 @@ struct responses_state {
     bool stream;
     int64_t n_events, n_items;
     struct item item;
+    struct buf tokens; /* log-probabilities of those whose text is not shown yet */
     struct buf output; /* the items that are over: a JSON array, still open */
 };
 
@@ -47,6 +49,8 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     s->owner = x->owner;
     buf_init(&s->output, OUTPUT_LIMIT);
     buf_init(&s->item.text, ITEM_LIMIT);
+    buf_init(&s->item.logprobs, ITEM_LIMIT);
+    buf_init(&s->tokens, ITEM_LIMIT);
     buf_init(&s->item.arguments, ITEM_LIMIT);
     buf_init(&s->item.call_id, ITEM_LIMIT);
     buf_init(&s->item.name, ITEM_LIMIT);
@@ -69,28 +73,38 @@ static void put_buf(struct buf *out, const struct buf *b)
     out->no_memory |= b->no_memory;
 }
 
-/* A part of a message or of reasoning, with its text or without. */
-static void put_part(struct buf *out, const char *type, const struct buf *text)
+static void put_logprobs(struct buf *out, const struct buf *entries)
 {
+    buf_puts(out, ",\"logprobs\":[");
+    buf_append(out, buf_str(entries), entries->len);
+    buf_putc(out, ']');
+    out->over |= entries->over;
+    out->no_memory |= entries->no_memory;
+}
+
+/* A part of a message or of reasoning, with its text or without. */
+static void put_part(struct buf *out, const char *type, const struct item *i, bool is_new)
+{
+    static const struct buf none;
     buf_printf(out, "{\"type\":\"%s\",\"text\":", type);
-    if (text)
-        put_buf(out, text);
-    else
-        buf_puts(out, "\"\"");
-    buf_puts(out, strcmp(type, "output_text") == 0 ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+    put_buf(out, is_new ? &none : &i->text);
+    if (i->kind == MESSAGE) {
+        buf_puts(out, ",\"annotations\":[]");
+        put_logprobs(out, is_new ? &none : &i->logprobs);
+    }
+    buf_putc(out, '}');
 }
 
 static void put_reasoning_item(struct buf *out, const struct responses_state *s, bool is_new)
 {
-    const struct buf *text = &s->item.text;
     buf_puts(out, ",\"summary\":[");
     if (s->request.show_summary && !is_new)
-        put_part(out, "summary_text", text);
+        put_part(out, "summary_text", &s->item, false);
     buf_putc(out, ']');
     if (s->request.show_content) {
         buf_puts(out, ",\"content\":[");
         if (!is_new)
-            put_part(out, "reasoning_text", text);
+            put_part(out, "reasoning_text", &s->item, false);
         buf_putc(out, ']');
     }
     buf_puts(out, ",\"encrypted_content\":null");
@@ -138,7 +152,7 @@ static void put_item(struct buf *out, const struct responses_state *s, const cha
     if (i->kind == MESSAGE) {
         buf_puts(out, ",\"role\":\"assistant\",\"content\":[");
         if (!is_new)
-            put_part(out, "output_text", &i->text);
+            put_part(out, "output_text", i, false);
         buf_putc(out, ']');
     }
     buf_putc(out, '}');
@@ -296,29 +310,25 @@ struct channel {
     const char *index;             /* its number's name */
     const char *added, *done;      /* events of the part */
     const char *delta, *text_done; /* and of its text */
-    const char *more;              /* members of those */
 };
 static const struct channel channel_summary = {"summary_text",
                                                "summary_index",
                                                "response.reasoning_summary_part.added",
                                                "response.reasoning_summary_part.done",
                                                "response.reasoning_summary_text.delta",
-                                               "response.reasoning_summary_text.done",
-                                               ""};
+                                               "response.reasoning_summary_text.done"};
 static const struct channel channel_reasoning = {"reasoning_text",
                                                  "content_index",
                                                  "response.content_part.added",
                                                  "response.content_part.done",
                                                  "response.reasoning_text.delta",
-                                                 "response.reasoning_text.done",
-                                                 ""};
+                                                 "response.reasoning_text.done"};
 static const struct channel channel_message = {"output_text",
                                                "content_index",
                                                "response.content_part.added",
                                                "response.content_part.done",
                                                "response.output_text.delta",
-                                               "response.output_text.done",
-                                               ",\"logprobs\":[]"};
+                                               "response.output_text.done"};
 
 /* Those of the open item; ends with NULL. */
 static void channels(const struct responses_state *s, const struct channel *out[3])
@@ -334,11 +344,11 @@ static void channels(const struct responses_state *s, const struct channel *out[
 }
 
 static void part_event(struct buf *out, struct responses_state *s, const struct channel *c,
-                       const struct buf *text)
+                       bool is_new)
 {
-    begin_part_event(out, s, text ? c->done : c->added, c->index);
+    begin_part_event(out, s, is_new ? c->added : c->done, c->index);
     buf_puts(out, ",\"part\":");
-    put_part(out, c->part, text);
+    put_part(out, c->part, &s->item, is_new);
     end_event(out);
 }
 
@@ -355,6 +365,7 @@ static void open_item(struct buf *out, struct responses_state *s, enum item_kind
     const struct channel *c[3];
     i->kind = kind;
     buf_clear(&i->text);
+    buf_clear(&i->logprobs);
     buf_clear(&i->arguments);
     i->input = (struct custom_input){0};
     (void)snprintf(i->id, sizeof i->id, "%s", prefix[kind]);
@@ -362,7 +373,7 @@ static void open_item(struct buf *out, struct responses_state *s, enum item_kind
     item_event(out, s, "response.output_item.added", "in_progress");
     channels(s, c);
     for (int k = 0; s->stream && c[k]; k++)
-        part_event(out, s, c[k], NULL);
+        part_event(out, s, c[k], true);
 }
 
 /* A piece of the item's text. */
@@ -377,7 +388,8 @@ static void add_text(struct buf *out, struct responses_state *s, const char *tex
         begin_part_event(out, s, c[k]->delta, c[k]->index);
         buf_puts(out, ",\"delta\":");
         json_print_string(out, text, n);
-        buf_puts(out, c[k]->more);
+        if (s->item.kind == MESSAGE)
+            put_logprobs(out, &s->tokens);
         end_event(out);
     }
     if (s->item.kind != FUNCTION_CALL && s->item.kind != CUSTOM_CALL)
@@ -400,9 +412,10 @@ static void text_done_events(struct buf *out, struct responses_state *s)
         begin_part_event(out, s, c[k]->text_done, c[k]->index);
         buf_puts(out, ",\"text\":");
         put_buf(out, &i->text);
-        buf_puts(out, c[k]->more);
+        if (i->kind == MESSAGE)
+            put_logprobs(out, &i->logprobs);
         end_event(out);
-        part_event(out, s, c[k], &i->text);
+        part_event(out, s, c[k], false);
     }
     if (i->kind == FUNCTION_CALL) {
         begin_part_event(out, s, "response.function_call_arguments.done", NULL);
@@ -444,6 +457,17 @@ static void close_item(struct buf *out, struct responses_state *s, const char *s
 }
 
 /* ---- From the engine's events --------------------------------------------------------------- */
+
+/* The tokens of a piece of a message. */
+static void keep_tokens(struct responses_state *s)
+{
+    struct buf *all = &s->item.logprobs;
+    if (s->tokens.len && all->len)
+        buf_putc(all, ',');
+    buf_append(all, buf_str(&s->tokens), s->tokens.len);
+    all->over |= s->tokens.over;
+    all->no_memory |= s->tokens.no_memory;
+}
 
 static void begin_call(struct buf *out, struct responses_state *s, const lathe_event *ev)
 {
@@ -504,7 +528,13 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
             open_item(out, s, MESSAGE);
         }
         add_text(out, s, ev->text, ev->n_text);
+        keep_tokens(s);
         break;
+    case LATHE_EVENT_TOKEN:
+        if (!ev->token.is_end)
+            openai_put_token(&s->tokens, lathe_engine_text(s->server->engine), &ev->token,
+                             s->request.n_top);
+        return;
     case LATHE_EVENT_CALL_BEGIN:
         close_item(out, s, "completed");
         begin_call(out, s, ev);
@@ -518,6 +548,8 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     default:
         break;
     }
+    /* Those of text alone are shown. */
+    buf_clear(&s->tokens);
 }
 
 /* ---- The end -------------------------------------------------------------------------------- */
@@ -580,7 +612,9 @@ static void release(void *state)
         return;
     responses_request_release(&s->request, s->server->store);
     buf_release(&s->output);
+    buf_release(&s->tokens);
     buf_release(&s->item.text);
+    buf_release(&s->item.logprobs);
     buf_release(&s->item.arguments);
     buf_release(&s->item.call_id);
     buf_release(&s->item.name);

@@ -18,6 +18,7 @@ static const char *const own_fields[] = {"input",
                                          "text",
                                          "include",
                                          "include_reasoning",
+                                         "top_logprobs",
                                          "truncation",
                                          "background",
                                          "conversation",
@@ -80,16 +81,23 @@ static bool is_among(const char *s, const char *const *words, size_t n)
     return false;
 }
 
-static bool check_include(const struct fields *f)
+/* include and top_logprobs. */
+static bool read_include(const struct fields *f, struct generation *g, struct responses_request *q)
 {
-    static const char *const known[] = {
-        "reasoning.encrypted_content",    "web_search_call.results",
-        "web_search_call.action.sources", "file_search_call.results",
-        "message.input_image.image_url",  "computer_call_output.output.image_url",
-        "code_interpreter_call.outputs"};
+    static const char *const known[] = {"message.output_text.logprobs",
+                                        "reasoning.encrypted_content",
+                                        "web_search_call.results",
+                                        "web_search_call.action.sources",
+                                        "file_search_call.results",
+                                        "message.input_image.image_url",
+                                        "computer_call_output.output.image_url",
+                                        "code_interpreter_call.outputs"};
     const json_t *array = NULL;
-    if (!field_array(f, "include", &array, SIZE_MAX))
+    int64_t n_top = 0;
+    if (!field_array(f, "include", &array, SIZE_MAX) ||
+        !field_int(f, "top_logprobs", &n_top, 0, 20))
         return false;
+    bool has_logprobs = n_top > 0;
     for (size_t i = 0; i < json_array_size(array); i++) {
         char path[40];
         size_t n;
@@ -98,7 +106,10 @@ static bool check_include(const struct fields *f)
         if (!s || !is_among(s, known, sizeof known / sizeof *known))
             return refuse_field(f->failure, UNSUPPORTED_VALUE, path, "%s: '%.60s' is not supported",
                                 path, s ? s : "");
+        has_logprobs |= strcmp(s, known[0]) == 0;
     }
+    q->n_top = has_logprobs ? (int32_t)n_top : -1;
+    g->options.n_logprobs = q->n_top;
     return true;
 }
 
@@ -209,8 +220,8 @@ static bool echo(const struct fields *f, const struct generation *g, struct resp
     put_or(b, f, "tool_choice", "\"auto\"");
 
     b = &q->echo[ECHO_BEFORE_USAGE];
-    buf_printf(b, ",\"top_logprobs\":0,\"top_p\":%.7g,\"truncation\":\"disabled\"",
-               (double)g->options.sampling.top_p);
+    buf_printf(b, ",\"top_logprobs\":%d,\"top_p\":%.7g,\"truncation\":\"disabled\"",
+               q->n_top > 0 ? (int)q->n_top : 0, (double)g->options.sampling.top_p);
     b = &q->echo[ECHO_END];
     buf_puts(b, ",\"user\":");
     put_or(b, f, "user", "null");
@@ -255,7 +266,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
         return false;
     generation_defaults(x, g);
     if (!openai_stream(x, f, g, &usage, NULL) || !sampling_read(f, g) || !read_limit(f, g) ||
-        !check_neutral(f) || !check_include(f) || !read_text(f, &verbosity) ||
+        !check_neutral(f) || !read_include(f, g, q) || !read_text(f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
         return false;
     if (g->show_progress)

@@ -96,7 +96,7 @@ TEST(messages)
 
 TEST(responses)
 {
-    run_cases("responses", "/v1/responses", 18);
+    run_cases("responses", "/v1/responses", 19);
 }
 
 static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";

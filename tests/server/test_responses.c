@@ -360,6 +360,7 @@ TEST(refusals)
         {"\"input\":\"a\",\"prompt\":{\"id\":\"p\"}", "prompt", "unsupported_parameter"},
         {"\"input\":\"a\",\"context_management\":[{}]", "context_management", "unsupported_value"},
         {"\"input\":\"a\",\"include\":[\"all\"]", "include[0]", "unsupported_value"},
+        {"\"input\":\"a\",\"top_logprobs\":21", "top_logprobs", "invalid_value"},
         {"\"input\":\"a\",\"reasoning\":{\"summary\":\"long\"}", "reasoning.summary",
          "invalid_value"},
         {"\"input\":\"a\",\"reasoning\":{\"effort\":\"huge\"}", "reasoning.effort",
