@@ -568,6 +568,7 @@ static bool read_path(struct call *k)
         return refuse(&x->failure, BAD_VALUE, "the path has a NUL in it");
     }
     x->query = uri[n] ? uri + n + 1 : "";
+    x->shape = route_shape(x->path);
     return true;
 }
 

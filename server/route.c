@@ -117,6 +117,13 @@ static bool matches(const struct route *r, const char *s, size_t n, bool below_v
                      : n == m && memcmp(s, r->path, m) == 0;
 }
 
+enum shape route_shape(const char *path)
+{
+    size_t n = strlen(path);
+    const char *s = begins(path, n, "/v1/") ? path + 3 : path;
+    return is_at(s, strlen(s), "/messages") ? SHAPE_ANTHROPIC : SHAPE_OPENAI;
+}
+
 bool route_find(struct exchange *x, int *allow)
 {
     char *path = x->path;
@@ -132,7 +139,6 @@ bool route_find(struct exchange *x, int *allow)
         s += 3;
         n -= 3;
     }
-    x->shape = is_at(s, n, "/messages") ? SHAPE_ANTHROPIC : SHAPE_OPENAI;
     if (below_v1 && is_at(s, n, "/v1"))
         return refuse(&x->failure, NOT_FOUND,
                       "the path begins with /v1/v1: drop one /v1 from the base URL");

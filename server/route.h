@@ -31,8 +31,11 @@ struct route {
 };
 extern const struct route routes[]; /* ends with {0} */
 
-/* Finds x->route and x->rest for x->method and x->path, whose slash at the end goes, and x->shape in any case. On
- * failure x->failure says why, and *allow which methods there are (enum method). */
+/* Whose shape errors have at this decoded path. */
+enum shape route_shape(const char *path);
+
+/* Finds x->route and x->rest for x->method and x->path, whose slash at the end goes. On failure x->failure says why, and
+ * *allow which methods there are (enum method). */
 bool route_find(struct exchange *x, int *allow);
 
 /* "GET, HEAD, POST" */

@@ -205,7 +205,9 @@ static void one_request(struct server *s, char *request)
     if (h.host && h.origin)
         (void)origin_check(h.origin, h.host, &s->options.cors_origin);
     bool has_key = server_knows_key(s, h.authorization, h.x_api_key, &x.owner);
-    if (is_allowed && path_decode(url, n, path) && strcmp(line, "OPTIONS") != 0) {
+    bool is_path = path_decode(url, n, path);
+    x.shape = is_path ? route_shape(path) : SHAPE_OPENAI;
+    if (is_allowed && is_path && strcmp(line, "OPTIONS") != 0) {
         if (route_find(&x, &allow) && (x.route->no_key || has_key))
             x.route->handle(&x);
         if (has_key)
