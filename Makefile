@@ -109,7 +109,7 @@ $B/libbase.a: $(BASE_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
 $B/lathe: $(CLI_OBJ) $(SERVER_OBJ) $B/liblathe.a $B/libbase.a
-	$(CC) $(LDFLAGS) -o $@ $^ -ledit -lmicrohttpd -lgnutls $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ -ledit -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
@@ -123,17 +123,17 @@ $B/libserver.a: $(SERVER_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
 $B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest.a $B/libcore.a
-	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd -lgnutls $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 # Over the fake engine, which comes before the library's.
 FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking test_requests test_cuts test_responses)
 $(FAKE_TESTS): $B/tests/server/fake_engine.o $B/tests/server/rig.o
 $B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/server/fake_engine.o $B/libserver.a $B/libcore.a
-	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
 $B/tests/fuzz/%: $B/tests/fuzz/%.o $B/libtest.a $B/libfuzz.a
-	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $B/libtest.a $B/libfuzz.a $(LDLIBS)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $B/libtest.a $B/libfuzz.a -lzstd $(LDLIBS)
 # Whole requests, over the fake engine.
 $B/tests/fuzz/fuzz_request: $B/tests/server/fake_engine.o
 $B/tests/fuzz/fuzz_request: LDLIBS += -lmicrohttpd -lgnutls

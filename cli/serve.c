@@ -27,6 +27,8 @@ static const char help[] =
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
+    "  --restore-reasoning on|off   what a client left out of its history (on)\n"
+    "  --repair-arguments on|off   of calls that were cut off (on)\n"
     "  --turn-memory MB       for the tokens of answers that come back (64; 0: none)\n"
     "  --responses-store N    responses that are kept (256)\n"
     "  --responses-reasoning summary|content|both|none  (as requests ask)\n"
@@ -75,7 +77,7 @@ struct serve {
     const char *trace;
     int64_t turn_memory;
     const char *thinking, *effort, *pin_effort, *budget_message, *eos_in_think, *reasoning_field,
-        *split_think;
+        *split_think, *restore_reasoning, *repair_arguments;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
 };
@@ -115,6 +117,8 @@ static void add_options(struct serve *v)
     option_word(o, "--reasoning-field", NULL, &v->reasoning_field,
                 "reasoning_content|reasoning|both");
     option_word(o, "--split-think", NULL, &v->split_think, "on|off");
+    option_word(o, "--restore-reasoning", NULL, &v->restore_reasoning, "on|off");
+    option_word(o, "--repair-arguments", NULL, &v->repair_arguments, "on|off");
     option_int(o, "--turn-memory", NULL, &v->turn_memory, 0, 1 << 20);
     option_int(o, "--responses-store", NULL, &v->responses_store, 0, 65536);
     option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
@@ -195,6 +199,8 @@ static void fill_thinking(const struct serve *v, struct server_options *o)
     else if (is_word(v->reasoning_field, "both"))
         o->reasoning_field = FIELD_REASONING_CONTENT | FIELD_REASONING;
     o->keep_think_tags = is_word(v->split_think, "off");
+    o->no_restore_reasoning = is_word(v->restore_reasoning, "off");
+    o->no_repair_arguments = is_word(v->repair_arguments, "off");
 }
 
 static void fill(struct serve *v, struct server_options *o)

@@ -7,6 +7,7 @@
 #include "hosted.h"
 
 #include "state.h"
+#include "writer.h"
 
 enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
 
@@ -27,29 +28,21 @@ const size_t n_conversation_fields = sizeof conversation_fields / sizeof *conver
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-struct writer {
-    const struct json_doc *d;
-    struct buf *out;
-    bool keeps_tags; /* a <think> block at the head of a text is text */
-};
-
-static const char *text_member(const struct writer *w, const json_t *object, const char *name,
-                               size_t *n)
+const char *writer_text(const struct writer *w, const json_t *object, const char *name, size_t *n)
 {
     return json_text(w->d, json_object_get(object, name), n);
 }
 
-static bool text_is(const struct writer *w, const json_t *object, const char *name,
-                    const char *word)
+bool writer_is(const struct writer *w, const json_t *object, const char *name, const char *word)
 {
     size_t n;
-    const char *s = text_member(w, object, name, &n);
+    const char *s = writer_text(w, object, name, &n);
     return s && strcmp(s, word) == 0;
 }
 
-static void put_key(struct buf *out, const char *key)
+void writer_key(const struct writer *w, const char *name)
 {
-    buf_printf(out, ", \"%s\": ", key);
+    buf_printf(w->out, ", \"%s\": ", name);
 }
 
 /* A part of a message. A refusal is its text; the renderer judges the rest. */
@@ -57,7 +50,7 @@ static void put_part(const struct writer *w, const json_t *part)
 {
     size_t n;
     const char *s =
-        text_is(w, part, "type", "refusal") ? text_member(w, part, "refusal", &n) : NULL;
+        writer_is(w, part, "type", "refusal") ? writer_text(w, part, "refusal", &n) : NULL;
     if (!s) {
         json_print(w->out, w->d, part);
         return;
@@ -76,7 +69,7 @@ static bool is_part_list(const json_t *v)
     return json_is_array(v);
 }
 
-static void put_content(const struct writer *w, const json_t *content, bool is_tool)
+void writer_content(const struct writer *w, const json_t *content, bool is_tool)
 {
     if (is_part_list(content)) {
         buf_putc(w->out, '[');
@@ -104,103 +97,19 @@ static void put_content(const struct writer *w, const json_t *content, bool is_t
     }
 }
 
-/* The texts of reasoning_details, joined; NULL if there are none. */
-static bool put_details(const struct writer *w, const json_t *m)
-{
-    const json_t *list = json_object_get(m, "reasoning_details");
-    bool any = false;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        size_t n;
-        const char *s =
-            text_is(w, v, "type", "reasoning.text") ? text_member(w, v, "text", &n) : NULL;
-        if (!s || n == 0)
-            continue;
-        if (!any) {
-            put_key(w->out, "reasoning_content");
-            buf_putc(w->out, '"');
-        }
-        any = true;
-        json_escape(w->out, s, n);
-    }
-    if (any)
-        buf_putc(w->out, '"');
-    return any;
-}
-
-/* The first field that says something: clients send the same text under two names. */
-static bool put_reasoning(const struct writer *w, const json_t *m)
-{
-    static const char *const name[] = {"reasoning_content", "reasoning", "thinking"};
-    bool is_given = false;
-    size_t n;
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        const char *s = text_member(w, m, name[i], &n);
-        is_given |= s != NULL;
-        if (!s || n == 0)
-            continue;
-        put_key(w->out, "reasoning_content");
-        json_print_string(w->out, s, n);
-        return true;
-    }
-    if (put_details(w, m))
-        return true;
-    if (is_given) {
-        put_key(w->out, "reasoning_content");
-        buf_puts(w->out, "\"\"");
-    }
-    return is_given;
-}
-
-/* Content that holds its own <think> block, from clients that flatten reasoning into text. */
-static bool put_split(const struct writer *w, const char *s, size_t n)
-{
-    static const char begin[] = "<think>", end[] = "</think>";
-    size_t head = strlen(begin);
-    const char *close = n > head && memcmp(s, begin, head) == 0 ? strstr(s + head, end) : NULL;
-    if (!close)
-        return false;
-    const char *from = s + head, *to = close, *rest = close + strlen(end);
-    while (from < to && *from == '\n')
-        from++;
-    while (to > from && to[-1] == '\n')
-        to--;
-    while (*rest == '\n')
-        rest++;
-    put_key(w->out, "reasoning_content");
-    json_print_string(w->out, from, (size_t)(to - from));
-    put_key(w->out, "content");
-    json_print_string(w->out, rest, n - (size_t)(rest - s));
-    return true;
-}
-
 static void put_message(const struct writer *w, const json_t *m)
 {
-    const json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
-    const json_t *calls = json_object_get(m, "tool_calls");
-    bool is_assistant = text_is(w, m, "role", "assistant");
-    size_t n, n_refusal = 0;
+    const json_t *role = json_object_get(m, "role");
     buf_puts(w->out, "{\"role\": ");
     if (role)
         json_print(w->out, w->d, role);
     else
         buf_puts(w->out, "null");
-    bool has_reasoning = is_assistant && put_reasoning(w, m);
-    const char *s = json_text(w->d, content, &n);
-    const char *refusal = is_assistant ? text_member(w, m, "refusal", &n_refusal) : NULL;
-    bool may_split = s && is_assistant && !has_reasoning && !w->keeps_tags;
-    if (may_split && put_split(w, s, n)) {
-        /* written */
-    } else if (refusal && n_refusal && (!content || json_is_null(content))) {
-        put_key(w->out, "content");
-        json_print_string(w->out, refusal, n_refusal);
+    if (writer_is(w, m, "role", "assistant")) {
+        writer_assistant(w, m);
     } else {
-        put_key(w->out, "content");
-        put_content(w, content, text_is(w, m, "role", "tool"));
-    }
-    if (is_assistant && calls && !json_is_null(calls)) {
-        put_key(w->out, "tool_calls");
-        json_print(w->out, w->d, calls);
+        writer_key(w, "content");
+        writer_content(w, json_object_get(m, "content"), writer_is(w, m, "role", "tool"));
     }
     buf_putc(w->out, '}');
 }
@@ -212,8 +121,8 @@ static size_t call_of(const struct writer *w, const json_t *m, const json_t *res
 {
     const json_t *calls = json_object_get(m, "tool_calls");
     size_t n, i = 0;
-    const char *id = text_member(w, result, "tool_call_id", &n);
-    while (i < json_array_size(calls) && !(id && text_is(w, json_array_get(calls, i), "id", id)))
+    const char *id = writer_text(w, result, "tool_call_id", &n);
+    while (i < json_array_size(calls) && !(id && writer_is(w, json_array_get(calls, i), "id", id)))
         i++;
     return i;
 }
@@ -242,10 +151,28 @@ static void sort_results(const struct writer *w, const json_t *m, const json_t *
     }
 }
 
-bool chat_messages(const struct fields *f, struct chat *c)
+/* The known tokens of turns, for the engine. */
+static bool list_turns(struct chat *c)
+{
+    if (c->n_carried == 0)
+        return true;
+    c->turn = calloc(c->n_carried, sizeof *c->turn);
+    for (size_t i = 0; c->turn && i < c->n_carried; i++)
+        c->turn[i] = (lathe_turn){c->carried[i].message, c->carried[i].carried.id,
+                                  c->carried[i].carried.n_id};
+    c->conversation.turn = c->turn;
+    c->conversation.n_turns = c->turn ? c->n_carried : 0;
+    return c->turn != NULL;
+}
+
+static bool put_messages(const struct fields *f, struct chat *c, bool reads_carriers)
 {
     const json_t *array = NULL;
-    struct writer w = {&f->doc, &c->messages, f->server && f->server->options.keep_think_tags};
+    struct writer w = {.d = &f->doc,
+                       .out = &c->messages,
+                       .server = f->server,
+                       .chat = c,
+                       .reads_carriers = reads_carriers};
     if (!field_array(f, "messages", &array, MAX_MESSAGES))
         return false;
     if (!array)
@@ -267,22 +194,30 @@ bool chat_messages(const struct fields *f, struct chat *c)
     }
     for (size_t i = 0; i < n && ok; i++) {
         size_t to = i + 1;
-        if (!text_is(&w, list[i], "role", "assistant"))
+        if (!writer_is(&w, list[i], "role", "assistant"))
             continue;
-        while (to < n && text_is(&w, list[to], "role", "tool"))
+        while (to < n && writer_is(&w, list[to], "role", "tool"))
             to++;
         sort_results(&w, list[i], list, i + 1, to);
     }
+    w.list = list;
+    w.n = n;
     buf_putc(&c->messages, '[');
-    for (size_t i = 0; i < n && ok; i++) {
-        if (i)
+    for (w.i = 0; w.i < n && ok; w.i++) {
+        c->messages_at = c->messages.len;
+        if (w.i)
             buf_puts(&c->messages, ", ");
-        put_message(&w, list[i]);
+        put_message(&w, list[w.i]);
     }
     buf_putc(&c->messages, ']');
-    c->ends_with_assistant = ok && text_is(&w, list[n - 1], "role", "assistant");
+    c->ends_with_assistant = ok && writer_is(&w, list[n - 1], "role", "assistant");
     free(list);
-    return ok;
+    return ok && (list_turns(c) || refuse(f->failure, INTERNAL, "out of memory"));
+}
+
+bool chat_messages(const struct fields *f, struct chat *c)
+{
+    return put_messages(f, c, true);
 }
 
 /* ---- Tools ---------------------------------------------------------------------------------- */
@@ -293,7 +228,7 @@ static bool put_tool(const struct fields *f, struct buf *out, size_t i, const js
     struct writer w = {.d = &f->doc, .out = out};
     char param[48];
     (void)snprintf(param, sizeof param, "tools[%zu].type", i);
-    if (json_object_get(tool, "type") && !text_is(&w, tool, "type", "function"))
+    if (json_object_get(tool, "type") && !writer_is(&w, tool, "type", "function"))
         return refuse_field(f->failure, UNSUPPORTED_VALUE, param,
                             "%s: only \"function\" is supported", param);
     const json_t *parameters = json_object_get(function, "parameters");
@@ -335,7 +270,7 @@ bool chat_read(const struct fields *f, struct chat *c)
     buf_init(&c->messages, TEXT_LIMIT);
     buf_init(&c->tools, TEXT_LIMIT);
     buf_init(&c->kwargs, TEXT_LIMIT);
-    if (!chat_thinking(f, c) || !chat_messages(f, c) || !read_tools(f, c))
+    if (!chat_thinking(f, c) || !put_messages(f, c, false) || !read_tools(f, c))
         return false;
     if (buf_check(&c->messages, "messages", &err) || buf_check(&c->tools, "tools", &err) ||
         buf_check(&c->kwargs, "chat_template_kwargs", &err))
@@ -352,4 +287,8 @@ void chat_release(struct chat *c)
     buf_release(&c->tools);
     buf_release(&c->kwargs);
     buf_release(&c->callable);
+    for (size_t i = 0; i < c->n_carried; i++)
+        carried_release(&c->carried[i].carried);
+    free(c->carried);
+    free(c->turn);
 }

@@ -2,12 +2,22 @@
 #ifndef LATHE_SERVER_CONVERSATION_H
 #define LATHE_SERVER_CONVERSATION_H
 
+#include "carrier.h"
 #include "fields.h"
+
+struct carried_turn {
+    size_t message; /* in chat form */
+    struct carried carried;
+};
 
 struct chat {
     lathe_conversation conversation; /* borrows from the rest */
     struct buf messages, tools, kwargs;
-    struct buf callable;        /* all tools, where some are not in the prompt */
+    struct buf callable; /* all tools, where some are not in the prompt */
+    size_t messages_at;  /* where the last one begins in `messages`, with what separates it */
+    struct carried_turn *carried; /* [n_carried] */
+    size_t n_carried, cap_carried;
+    lathe_turn *turn;           /* [n_carried] */
     bool ends_with_assistant;   /* the last message is the assistant's */
     size_t n_tools, n_deferred; /* n_deferred of them are not in the prompt */
     bool thinks;                /* with these switches */
@@ -23,7 +33,8 @@ extern const size_t n_conversation_fields;
 
 /* Reads them. Released by chat_release, after a refusal too. */
 bool chat_read(const struct fields *f, struct chat *c);
-/* The messages of f alone, in chat form, into c->messages, which is initialised. */
+/* The messages of f alone, in chat form, into c->messages, which is initialised. A message of the assistant may have a
+ * member "carrier" (carrier.h). */
 bool chat_messages(const struct fields *f, struct chat *c);
 /* The fields of thinking alone, as OpenAI's dialects have them: thinking.c. c->kwargs is initialised. */
 bool chat_thinking(const struct fields *f, struct chat *c);

@@ -7,6 +7,7 @@
 
 #include "history.h"
 #include "log.h"
+#include "memory.h"
 #include "metrics.h"
 #include "session.h"
 #include "state.h"
@@ -42,8 +43,10 @@ struct run {
     const struct dialect *d;
     void *state;
     struct generation g;
-    lathe_request **request; /* [n_choices], of which n_begun; closed at the end */
-    bool *is_over;           /* [n_choices] */
+    lathe_request **request;     /* [n_choices], of which n_begun; closed at the end */
+    bool *is_over;               /* [n_choices] */
+    struct recording *recording; /* [n_choices] */
+    int32_t choice;              /* whose events are taken */
     int32_t n_choices, n_begun, n_over;
     struct trace_run *trace; /* NULL: none */
     struct work *work;       /* [n_choices] */
@@ -267,6 +270,10 @@ static void take_event(struct run *r, const lathe_event *ev)
     }
     flush_all(r);
     lathe_event timed = *ev;
+    if (ev->type == LATHE_EVENT_REASONING_END) {
+        timed.text = buf_str(&r->recording[r->choice].reasoning);
+        timed.n_text = r->recording[r->choice].reasoning.len;
+    }
     timed.usage.prefill_ms = (double)(now_ms() - r->started_ms);
     show(r, &timed);
 }
@@ -332,6 +339,19 @@ static bool judge(struct run *r, const lathe_event *last)
     return true;
 }
 
+/* For the next request of this conversation. */
+static void remember(struct run *r, int32_t choice)
+{
+    const struct recording *a = &r->recording[choice];
+    const struct buf *messages = &r->g.chat.messages;
+    unsigned char key[MEMORY_KEY];
+    bool is_hidden = r->g.options.conversation && messages->len && a->n_calls == 0 &&
+                     r->g.hides_reasoning && a->reasoning.len;
+    if (is_hidden)
+        memory_key(key, messages->data, messages->len - 1, buf_str(&a->text), a->text.len);
+    memory_keep(r->x->server->memory, a, is_hidden ? key : NULL);
+}
+
 /* What one choice comes to; a failure ends the others. */
 static void end_choice(struct run *r, int32_t choice, const lathe_event *ev)
 {
@@ -341,6 +361,8 @@ static void end_choice(struct run *r, int32_t choice, const lathe_event *ev)
         take_piece(r, &stop);
     }
     flush_all(r);
+    if (ev->finish != LATHE_FINISH_ERROR)
+        remember(r, choice);
     r->is_over[choice] = true;
     r->n_over++;
     add_usage(&sum, &ev->usage, r->g.n <= 1 || choice % r->g.n == 0);
@@ -491,6 +513,7 @@ static bool is_for_trace(const struct run *r, int32_t choice, const lathe_event 
 static void drain(struct run *r, int32_t choice)
 {
     lathe_event ev;
+    r->choice = choice;
     lathe_request_next(r->request[choice], 0, &ev);
     if (ev.type != LATHE_EVENT_NONE && r->d->choose)
         r->d->choose(r->state, choice, r->request[choice]);
@@ -500,6 +523,8 @@ static void drain(struct run *r, int32_t choice)
             end_choice(r, choice, &ev);
             return;
         }
+        if (r->g.options.conversation)
+            recording_take(&r->recording[choice], &ev);
         if (!is_for_trace(r, choice, &ev))
             take_event(r, &ev);
         lathe_request_next(r->request[choice], 0, &ev);
@@ -561,9 +586,13 @@ static bool make_room(struct run *r)
     r->request = arena_calloc(&r->g.arena, n, sizeof *r->request);
     r->is_over = arena_calloc(&r->g.arena, n, sizeof *r->is_over);
     r->work = arena_calloc(&r->g.arena, n, sizeof *r->work);
+    r->recording = arena_calloc(&r->g.arena, n, sizeof *r->recording);
+    if (!r->request || !r->is_over || !r->work || !r->recording)
+        return refuse(&r->x->failure, INTERNAL, "out of memory");
     r->n_choices = (int32_t)n;
-    return (r->request && r->is_over && r->work) ||
-           refuse(&r->x->failure, INTERNAL, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        recording_init(&r->recording[i]);
+    return true;
 }
 
 static bool check_model(struct exchange *x)
@@ -662,6 +691,8 @@ void generate(struct exchange *x, const struct dialect *d)
         history_end(x->server->history, &r->work[i]);
         lathe_request_close(r->request[i]);
     }
+    for (int32_t i = 0; i < r->n_choices; i++)
+        recording_release(&r->recording[i]);
     bell_close(&r->bell);
     d->release(r->state);
     chat_release(&r->g.chat);

@@ -20,9 +20,10 @@ struct generation {
     size_t n_prompts;
     struct arena arena;
     bool stream;
-    bool show_progress; /* of the prompt, in the stream */
-    bool show_stop;     /* the text ends with the stop string that ended it */
-    bool no_calls;      /* a tool choice of none */
+    bool show_progress;   /* of the prompt, in the stream */
+    bool show_stop;       /* the text ends with the stop string that ended it */
+    bool no_calls;        /* a tool choice of none */
+    bool hides_reasoning; /* it is not sent: if the answer comes back it is put back */
 };
 
 struct dialect {
@@ -35,7 +36,8 @@ struct dialect {
     void (*head)(struct buf *out, void *state, const lathe_usage *known);
     /* Writes one event, or keeps it where the reply comes in one piece. ACCEPTED, TOKEN, REASONING to CALL_END, PROGRESS,
      * with usage.prefill_ms, if it was asked for, and FINISH of every choice that did not fail. Pieces that one step of the
-     * engine made are one event, behind the tokens it has its text from; other tokens come before what follows them. */
+     * engine made are one event, behind the tokens it has its text from; other tokens come before what follows them.
+     * REASONING_END has the whole reasoning as its text. */
     void (*event)(struct buf *out, void *state, const lathe_event *ev);
     /* Of a stream on which nothing moves. */
     void (*keepalive)(struct buf *out, void *state);

@@ -14,6 +14,7 @@
 #include "certificate.h"
 #include "history.h"
 #include "log.h"
+#include "memory.h"
 #include "metrics.h"
 #include "state.h"
 #include "store.h"
@@ -230,6 +231,8 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = read_keys(s, err);
     if (!st)
+        st = memory_open(&s->memory, MEMORY_BYTES, err);
+    if (!st)
         st = store_open(&s->store, o->n_responses, RESPONSES_BYTES, err);
     if (!st)
         st = read_certificate(s, err);
@@ -322,6 +325,7 @@ void server_close(struct server *s)
     http_close(s->http);
     weights_close(s->weights);
     keys_close(s->keys);
+    memory_close(s->memory);
     store_close(s->store);
     log_close(s->log);
     metrics_close(s->metrics);

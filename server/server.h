@@ -46,6 +46,8 @@ struct server_options {
     int32_t default_max_tokens; /* of requests that give none; 0: to the end of the context */
     struct thinking_options thinking;
     enum reasoning_field reasoning_field; /* of chat completions */
+    bool no_restore_reasoning;            /* what a client left out of its history stays out */
+    bool no_repair_arguments;             /* of calls that were cut off */
     bool keep_think_tags; /* a <think> block at the head of an assistant's text stays text */
     bool strict_model;    /* only the model's names are taken */
     bool no_timings;      /* replies leave them out */

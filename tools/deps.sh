@@ -5,7 +5,7 @@
 #   tools/deps.sh build check    also what `make check` needs to skip nothing
 set -eu
 
-build="gcc binutils make libc6-dev libjansson-dev libmicrohttpd-dev libgnutls28-dev libpcre2-dev libutf8proc-dev libssl-dev libedit-dev"
+build="gcc binutils make libc6-dev libjansson-dev libmicrohttpd-dev libgnutls28-dev libzstd-dev libpcre2-dev libutf8proc-dev libssl-dev libedit-dev"
 check="clang clang-format libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
        python3 python3-jinja2 python3-prometheus-client openssl haproxy chromium-headless-shell"
 

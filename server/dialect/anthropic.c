@@ -18,9 +18,10 @@ struct messages_state {
     bool show_thinking; /* the client asked for it */
     bool omit_thinking; /* its blocks are sent without their text */
     enum block open;
-    int32_t index;      /* of the block that is open, or comes next */
-    struct buf content; /* of a reply in one piece: its blocks */
-    struct buf piece;   /* what the open block has */
+    int32_t index;        /* of the block that is open, or comes next */
+    struct buf content;   /* of a reply in one piece: its blocks */
+    struct buf piece;     /* what the open block has */
+    struct buf signature; /* of the thinking block */
 };
 
 /* ---- The request ---------------------------------------------------------------------------- */
@@ -64,6 +65,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     *state = s;
     buf_init(&s->content, MESSAGE_LIMIT);
     buf_init(&s->piece, MESSAGE_LIMIT);
+    buf_init(&s->signature, 2 * CARRIER_MAX);
     memcpy(s->id, "msg_", 4);
     server_id(x->server, s->id + 4);
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
@@ -72,6 +74,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     generation_defaults(x, g);
     s->show_thinking = g->chat.asks_to_think;
     s->omit_thinking = g->chat.omits_thinking;
+    g->hides_reasoning = !s->show_thinking;
     s->stream = g->stream;
     s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
@@ -128,8 +131,12 @@ static void put_call_id(struct buf *out, const lathe_event *ev)
 
 /* ---- Blocks --------------------------------------------------------------------------------- */
 
-/* Clients keep a thinking block only with a signature. This one says whose it is, and nothing else: the text counts. */
-static const char signature[] = "lathe";
+/* Clients keep a thinking block only with a signature: it carries the reasoning, and what it was sampled as. */
+static void sign(struct messages_state *s, const lathe_event *ev)
+{
+    buf_clear(&s->signature);
+    carrier_put(&s->signature, ev->text ? ev->text : "", ev->n_text, ev->id, ev->n_id);
+}
 
 static void begin_event(struct buf *out, const struct messages_state *s, const char *type)
 {
@@ -140,11 +147,13 @@ static void close_block(struct buf *out, struct messages_state *s)
 {
     if (s->open == NO_BLOCK)
         return;
+    if (s->open == THINKING_BLOCK && s->signature.len == 0) /* it has no end */
+        carrier_put(&s->signature, "", 0, NULL, 0);
     if (s->stream) {
         if (s->open == THINKING_BLOCK) {
             begin_event(out, s, "content_block_delta");
             buf_printf(out, ",\"delta\":{\"type\":\"signature_delta\",\"signature\":\"%s\"}}\n\n",
-                       signature);
+                       buf_str(&s->signature));
         }
         begin_event(out, s, "content_block_stop");
         buf_puts(out, "}\n\n");
@@ -158,7 +167,7 @@ static void close_block(struct buf *out, struct messages_state *s)
     } else {
         json_print_string(&s->content, buf_str(&s->piece), s->piece.len);
         if (s->open == THINKING_BLOCK)
-            buf_printf(&s->content, ",\"signature\":\"%s\"}", signature);
+            buf_printf(&s->content, ",\"signature\":\"%s\"}", buf_str(&s->signature));
         else
             buf_puts(&s->content, ",\"citations\":null}");
     }
@@ -239,6 +248,8 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     } else if (ev->type == LATHE_EVENT_CALL_ARGS) {
         put_piece(out, s, "input_json_delta", "partial_json", ev);
     } else if (ev->type == LATHE_EVENT_REASONING_END || ev->type == LATHE_EVENT_CALL_END) {
+        if (ev->type == LATHE_EVENT_REASONING_END && s->open == THINKING_BLOCK)
+            sign(s, ev);
         close_block(out, s);
     }
 }
@@ -292,6 +303,7 @@ static void release(void *state)
         return;
     buf_release(&s->content);
     buf_release(&s->piece);
+    buf_release(&s->signature);
 }
 
 const struct dialect messages_dialect = {"messages", parse,  head,    event, keepalive,

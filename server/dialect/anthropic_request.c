@@ -305,6 +305,25 @@ static bool put_call(struct reader *r, const char *path, const json_t *block, bo
     return true;
 }
 
+/* The signature of the only thinking block: of several, none says what they are together. */
+static void put_carrier(struct reader *r, const json_t *content)
+{
+    const json_t *only = NULL;
+    size_t n, n_thinking = 0;
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        if (is_type(r, block, "thinking")) {
+            n_thinking++;
+            only = block;
+        }
+    }
+    const char *s = n_thinking == 1 ? member(r, only, "signature", &n) : NULL;
+    if (!s)
+        return;
+    buf_puts(r->out, ", \"carrier\": ");
+    json_print_string(r->out, s, n);
+}
+
 /* Texts, then the joined thinking, then the calls. */
 static bool put_assistant(struct reader *r, const char *path, const json_t *content)
 {
@@ -338,6 +357,7 @@ static bool put_assistant(struct reader *r, const char *path, const json_t *cont
     }
     if (has_thinking)
         buf_putc(r->out, '"');
+    put_carrier(r, content);
     for (size_t i = 0; i < n_blocks; i++) {
         const json_t *block = json_array_get(content, i);
         if (!is_type(r, block, "tool_use"))

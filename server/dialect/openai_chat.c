@@ -257,6 +257,7 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
         !read_formats(f, s) || !read_echo(f, &g->chat, s) || !make_choices(x, g, s))
         return false;
     openai_ask_tokens(&s->wish, g);
+    g->hides_reasoning = s->hide_reasoning;
     return warn_of_tools(x, f);
 }
 

@@ -269,6 +269,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
         !check_neutral(f) || !read_include(f, g, q) || !read_text(f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
         return false;
+    g->hides_reasoning = !q->show_summary && !q->show_content;
     if (g->show_progress)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "return_progress",
                             "return_progress: only false is supported here");

@@ -25,6 +25,19 @@ static char *section(const char *all, const char *name)
     return to ? strndup(from, (size_t)(to - from) + 1) : strdup(from);
 }
 
+/* What carriers say is no matter of these cases: in place, "l1.WORD.WORD" becomes "carrier". */
+static void mask_carriers(char *s)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+    for (char *at; (at = strstr(s, "\"l1."));) {
+        char *dot = at + 4 + strspn(at + 4, digits), *end = dot + 1 + strspn(dot + 1, digits);
+        CHECK(*dot == '.' && *end == '"' && end - dot == 23);
+        memcpy(at + 1, "carrier", 7);
+        memmove(at + 8, end, strlen(end) + 1);
+        s = at + 8;
+    }
+}
+
 static void run_case(const struct rig *r, const char *path, const char *name, const char *all,
                      bool stream)
 {
@@ -38,6 +51,7 @@ static void run_case(const struct rig *r, const char *path, const char *name, co
         return;
     fake_engine_script(r->engine, script);
     char *body = with_stream(request, stream), *got = ask_at(r, path, body, &status, &ended);
+    mask_carriers(got);
     size_t n = strlen(want);
     /* A reply in one piece has no line break at its end, a file has. */
     if (!stream && n)

@@ -1,0 +1,46 @@
+/* What the server has answered, for clients that send an answer back less than whole: calls whose arguments were spelled
+ * anew, and reasoning that was left out. Bounded in bytes; the answer that was not used for the longest time goes first.
+ * Any thread. */
+#ifndef LATHE_SERVER_MEMORY_H
+#define LATHE_SERVER_MEMORY_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+enum { MEMORY_BYTES = 64 << 20, MEMORY_KEY = 32 };
+
+/* One answer, as it comes. */
+struct recorded_call {
+    char id[64];
+    struct buf name, arguments; /* arguments: JSON, cut off where the call was */
+};
+struct recording {
+    struct buf reasoning, text;
+    struct recorded_call *call; /* [n_calls] */
+    size_t n_calls, cap;
+    bool is_lost; /* it did not fit, or memory ran out: it is not kept */
+};
+void recording_init(struct recording *a);
+void recording_take(struct recording *a, const lathe_event *ev);
+void recording_release(struct recording *a); /* no-op on a zeroed struct */
+
+/* NULL remembers nothing. */
+struct memory;
+lathe_status memory_open(struct memory **m, size_t bytes, lathe_error *err);
+void memory_close(struct memory *m); /* NULL is allowed */
+
+/* The key of an answer without calls: the messages before it, as JSON without the closing bracket, and its text. */
+void memory_key(unsigned char key[MEMORY_KEY], const char *messages, size_t n_messages,
+                const char *text, size_t n_text);
+
+/* Keeps an answer under the ids of its calls, and, with a key, under that. */
+void memory_keep(struct memory *m, const struct recording *a, const unsigned char *key);
+
+/* Was this call made here? Its id may have any dialect's prefix. Its arguments go to *arguments, if that is not NULL, and
+ * the reasoning of its answer to *reasoning. */
+bool memory_call(struct memory *m, const char *id, const char *name, struct buf *arguments,
+                 struct buf *reasoning);
+/* The reasoning of the answer that was kept under this key. */
+bool memory_reasoning(struct memory *m, const unsigned char *key, struct buf *reasoning);
+
+#endif
