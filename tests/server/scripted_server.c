@@ -2,7 +2,8 @@
  *
  *     scripted_server MODEL_DIR SCRIPTS PROMPTS
  *
- * It listens on a free port of 127.0.0.1, says so in the words of `lathe serve`, and runs until SIGTERM. SCRIPTS is a
+ * It listens on a free port of 127.0.0.1, says so in the words of `lathe serve`, logs as that does with --log json, and
+ * runs until SIGTERM. SCRIPTS is a
  * file of scripts (fake_engine.h), each behind a line "== tools" or "== plain": the n-th request with tools gets the
  * n-th script of the first kind, one without tools likewise, and requests beyond the last script get the last one. The
  * prompt of every request, as the model would see it, goes to the file PROMPTS/N.txt, N from 0 in order of arrival. */
@@ -101,6 +102,12 @@ static const char *choose(void *ctx, const lathe_request_options *o)
     return i < 0 ? "refuse 1 there is no script for this request\n" : k->script[i];
 }
 
+static void print_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
 int main(int argc, char **argv)
 {
     struct scripted s = {.kind = {{.mark = "tools"}, {.mark = "plain"}}};
@@ -125,6 +132,8 @@ int main(int argc, char **argv)
     o.n_ctx = N_CTX;
     o.n_slots = SLOTS;
     o.n_queue = SLOTS;
+    o.log = print_line;
+    o.log_json = true;
     if (file_read(&text, argv[2], &err) || buf_check(&text, "scripts", &err) ||
         fake_engine_open(&s.engine, o.model_dir, &err) || server_open(&server, &o, &err))
         die(err.message);

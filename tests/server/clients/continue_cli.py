@@ -5,8 +5,8 @@ import os
 import sys
 
 from harness import (
-    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, long_prompts, run_checks,
-    scripted_turn, turn_as_seen,
+    CLIENTS, Client, NODE_22, Nano, OVERFLOW, Recorder, Scripted, UNENDING, checks, documented, is_, long_prompts,
+    run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@continuedev/cli/dist/cn.js")
@@ -23,8 +23,12 @@ def client(port, context=131072, output=32000):
     return c
 
 
+def command(prompt):
+    return NODE_22, PROGRAM, "-p", prompt, "--config", "config.yaml", "--auto"
+
+
 def run(c, prompt):
-    code, out, err = c.run(NODE_22, PROGRAM, "-p", prompt, "--config", "config.yaml", "--auto")
+    code, out, err = c.run(*command(prompt))
     if code:
         raise AssertionError(f"exit code {code}, {out[-1000:]} {err[-2000:]}")
     return out
@@ -47,6 +51,17 @@ def check_a_turn_with_tools():
         is_([m["role"] for m in results], ["tool", "tool"])
         whole = turn_as_seen(*READS, [f"Content of {n}.txt:\n{t}" for n, t in (("a", "apple"), ("b", "pear"))])
         is_(s.history().split("</think>", 1)[1], whole.split("</think>", 1)[1])
+
+
+def check_a_prompt_that_is_too_long():
+    with Scripted(OVERFLOW) as s, Recorder(s, 1) as r, client(r.port) as c:
+        code, _, err = c.run(*command("Read a.txt"))
+        is_((code, "Context length exceeded" in err, [q.status for q in r.turns()]), (1, True, [400]))
+
+
+def check_going_away():
+    with Scripted(UNENDING) as s, client(s.port) as c:
+        c.leave(s, *command("Read a.txt"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from serving import Checks, Server, Skip, is_  # noqa: E402
+from serving import Checks, Server, Skip, is_, wait_until  # noqa: E402
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 MODEL = os.path.join(ROOT, "models/nano")
@@ -198,12 +198,26 @@ class Client:
         with open(full, "w") as f:
             f.write(content if isinstance(content, str) else json.dumps(content))
 
-    def run(self, *command):
-        """(exit code, standard output, standard error). A client that does not end in time is killed and fails."""
-        p = subprocess.Popen(
+    def start(self, *command):
+        return subprocess.Popen(
             command, cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )
+
+    def leave(self, server, *command):
+        """It is killed in the midst of an answer with tools, which a Scripted server begins and does not end. That server
+        must notice."""
+        p = self.start(*command)
+        try:
+            wait_until(lambda: any("# Tools" in text for text in server.prompts()), DEADLINE)
+        finally:
+            os.killpg(p.pid, 9)
+            p.communicate()
+        wait_until(lambda: any('"abort"' in line for line in server.lines), DEADLINE)
+
+    def run(self, *command):
+        """(exit code, standard output, standard error). A client that does not end in time is killed and fails."""
+        p = self.start(*command)
         try:
             out, err = p.communicate(timeout=DEADLINE)
         except subprocess.TimeoutExpired:
@@ -248,6 +262,31 @@ text They say apple
 step
 text \\sand pear.
 finish stop 3200 3000 20 4
+"""
+
+
+# A prompt that does not fit, and one that does.
+OVERFLOW = """\
+== plain
+accepted 100 0
+text A summary.
+finish stop 100 0 3 0
+== tools
+refuse 7 the prompt has 200000 tokens, the context holds 131072
+== tools
+accepted 40 0
+text It is done.
+finish stop 40 0 4 0
+"""
+UNENDING = """\
+== plain
+accepted 100 0
+text A title.
+finish stop 100 0 3 0
+== tools
+accepted 100 0
+text It begins
+wait
 """
 
 

@@ -4,8 +4,8 @@ import json
 import os
 
 from harness import (
-    CLIENTS, Client, Nano, Recorder, Scripted, checks, documented, is_, json_lines, long_prompts, run_checks,
-    scripted_turn, turn_as_seen,
+    CLIENTS, Client, Nano, OVERFLOW, Recorder, Scripted, UNENDING, checks, documented, is_, json_lines, long_prompts,
+    run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "opencode-linux-x64/bin/opencode")
@@ -44,8 +44,12 @@ def reads(c):
     return "read", "filePath", f"{c.work}/a.txt", f"{c.work}/b.txt"
 
 
+def command(prompt):
+    return PROGRAM, "run", "--format", "json", prompt
+
+
 def run(c, prompt):
-    code, out, err = c.run(PROGRAM, "run", "--format", "json", prompt)
+    code, out, err = c.run(*command(prompt))
     events = json_lines(out)
     bad = [e for e in events if e["type"] == "error"]
     if code or bad:
@@ -87,6 +91,25 @@ def check_a_turn_in_messages():
     is_([b["type"] for b in said["content"]], ["thinking", "text", "tool_use", "tool_use"])
     is_((said["content"][0]["thinking"], said["content"][0]["signature"] != ""), ("The user wants two files.", True))
     is_([(b["type"], b["tool_use_id"][-1]) for b in results["content"]], [("tool_result", "1"), ("tool_result", "2")])
+
+
+def check_a_prompt_that_is_too_long():
+    """It makes a summary and goes on with that."""
+    for npm in CHAT, RESPONSES, MESSAGES:
+        with client() as c, Scripted(OVERFLOW) as s, Recorder(s, 4) as r:
+            configure(c, r.port, npm)
+            _, out, _ = c.run(*command("Read a.txt"))
+            events = json_lines(out)
+            is_([e["error"]["name"] for e in events if e["type"] == "error"], ["ContextOverflowError"])
+            is_([e["part"]["text"] for e in events if e["type"] == "text"][-1], "It is done.")
+            is_([(q.status, "tools" in q.json) for q in r.turns()], [(200, False), (400, True), (200, False), (200, True)])
+
+
+def check_going_away():
+    for npm in CHAT, RESPONSES, MESSAGES:
+        with client() as c, Scripted(UNENDING) as s:
+            configure(c, s.port, npm)
+            c.leave(s, *command("Read a.txt"))
 
 
 def results_of_read(c):

@@ -4,8 +4,8 @@ import json
 import os
 
 from harness import (
-    CLIENTS, Client, NODE_22, Nano, Recorder, Scripted, checks, documented, is_, json_lines, long_prompts, run_checks,
-    scripted_turn, turn_as_seen,
+    CLIENTS, Client, NODE_22, Nano, OVERFLOW, Recorder, Scripted, UNENDING, checks, documented, is_, json_lines,
+    long_prompts, run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@qwen-code/qwen-code/cli.js")
@@ -33,8 +33,12 @@ def reads(c):
     return "read_file", "file_path", f"{c.work}/a.txt", f"{c.work}/b.txt"
 
 
+def command(kind, prompt, *options):
+    return NODE_22, PROGRAM, "--auth-type", kind, "-y", "-o", "stream-json", *options, prompt
+
+
 def run(c, kind, prompt, *options):
-    code, out, err = c.run(NODE_22, PROGRAM, "--auth-type", kind, "-y", "-o", "stream-json", *options, prompt)
+    code, out, err = c.run(*command(kind, prompt, *options))
     events = json_lines(out)
     if code or events[-1].get("is_error"):
         raise AssertionError(f"exit code {code}, {events[-1:]}, {err[-2000:]}")
@@ -73,6 +77,22 @@ def check_a_turn_in_messages():
     is_([b["type"] for b in said["content"]], ["thinking", "text", "tool_use", "tool_use"])
     is_((said["content"][0]["thinking"], said["content"][0]["signature"] != ""), ("The user wants two files.", True))
     is_([(b["type"], b["content"]) for b in results["content"]], [("tool_result", "apple\n"), ("tool_result", "pear\n")])
+
+
+def check_a_prompt_that_is_too_long():
+    """It says so, and ends."""
+    for kind, words in ("openai", "maximum context length is 131072 tokens"), ("anthropic", "prompt is too long"):
+        with client() as c, Scripted(OVERFLOW) as s, Recorder(s, 1) as r:
+            configure(c, r.port)
+            _, out, _ = c.run(*command(kind, "Read a.txt"))
+            is_((words in json_lines(out)[-1]["error"]["message"], [q.status for q in r.turns()]), (True, [400]))
+
+
+def check_going_away():
+    for kind in "openai", "anthropic":
+        with client() as c, Scripted(UNENDING) as s:
+            configure(c, s.port)
+            c.leave(s, *command(kind, "Read a.txt"))
 
 
 if __name__ == "__main__":
