@@ -79,7 +79,7 @@ $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o $B/server/%.o: CFLAGS += -W
 # The runs of check-spec, which -j does side by side: drafters, and of each eight shares of the prompts.
 SPEC_RUNS := $(foreach d,ngram mtp dflash2 mtp_ngram dflash2_ngram,$(addprefix check-spec-$d-,1 2 3 4 5 6 7 8))
 
-.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo clients help clean bench grow format layers deps fuzz fuzz-check
+.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo clients help clean bench grow format layers deps fuzz fuzz-check soak
 .SECONDARY:
 all: lathe
 
@@ -171,6 +171,10 @@ check-spec: $(SPEC_RUNS)
 $(SPEC_RUNS): $B/tests/model/test_spec
 	LATHE_FULL=$(lastword $(subst -, ,$@))/8 $< $(word 3,$(subst -, ,$@))_equals_plain
 
+# 200 clients for five minutes.
+soak: $B/lathe
+	@LATHE=$B/lathe SOAK_SECONDS=300 sh tests/server/test_soak.sh
+
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZ_ARG) $(FUZZERS:%=$(FUZZ_B)/tests/fuzz/fuzz_%)
 fuzz-check:
@@ -198,6 +202,7 @@ help:
 	@echo 'make DEBUG=1 ...  debug builds: every commit of a round is checked against decoding'
 	@echo 'make check-spec   speculation against plain decoding on 500 prompts; takes long'
 	@echo 'make fuzz         the fuzz targets; make fuzz-check runs them, each FUZZ_SECONDS=10'
+	@echo 'make soak         200 clients of the server that come and go at random, for five minutes'
 	@echo 'make bench        build/<config>/bench/op, engine and spec: speed beside the machine limits'
 	@echo 'make grow         build/<config>/tools/grow: models/nano in the shape of the 27B'
 	@echo 'make deps         installs the Debian packages that make check needs'
