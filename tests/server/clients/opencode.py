@@ -86,6 +86,11 @@ def check_a_turn_in_chat():
     is_([m["role"] for m in results], ["tool", "tool"])
 
 
+def check_a_turn_in_responses():
+    items = [i.get("type", "message") for i in turn(RESPONSES)]
+    is_(items[-5:], ["message", "function_call", "function_call", "function_call_output", "function_call_output"])
+
+
 def check_a_turn_in_messages():
     said, results = turn(MESSAGES)[-2:]
     is_([b["type"] for b in said["content"]], ["thinking", "text", "tool_use", "tool_use"])
