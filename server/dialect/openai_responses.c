@@ -20,6 +20,7 @@ struct item {
     char id[STORED_ID];
     struct buf text;      /* or arguments, or a custom call's input */
     struct buf logprobs;  /* of a message's tokens */
+    struct buf carrier;   /* of reasoning that has ended */
     struct buf arguments; /* of a custom call, as the model gave them */
     struct custom_input input;
     struct buf call_id, name; /* as the client knows it */
@@ -51,6 +52,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     buf_init(&s->item.text, ITEM_LIMIT);
     buf_init(&s->item.logprobs, ITEM_LIMIT);
     buf_init(&s->tokens, ITEM_LIMIT);
+    buf_init(&s->item.carrier, 2 * CARRIER_MAX);
     buf_init(&s->item.arguments, ITEM_LIMIT);
     buf_init(&s->item.call_id, ITEM_LIMIT);
     buf_init(&s->item.name, ITEM_LIMIT);
@@ -107,7 +109,10 @@ static void put_reasoning_item(struct buf *out, const struct responses_state *s,
             put_part(out, "reasoning_text", &s->item, false);
         buf_putc(out, ']');
     }
-    buf_puts(out, ",\"encrypted_content\":null");
+    if (s->item.carrier.len)
+        buf_printf(out, ",\"encrypted_content\":\"%s\"", buf_str(&s->item.carrier));
+    else
+        buf_puts(out, ",\"encrypted_content\":null");
 }
 
 /* Its arguments are an object; a call that was cut off has none. */
@@ -367,6 +372,7 @@ static void open_item(struct buf *out, struct responses_state *s, enum item_kind
     buf_clear(&i->text);
     buf_clear(&i->logprobs);
     buf_clear(&i->arguments);
+    buf_clear(&i->carrier);
     i->input = (struct custom_input){0};
     (void)snprintf(i->id, sizeof i->id, "%s", prefix[kind]);
     server_id(s->server, i->id + strlen(prefix[kind]));
@@ -522,6 +528,10 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
             open_item(out, s, REASONING);
         add_text(out, s, ev->text, ev->n_text);
         break;
+    case LATHE_EVENT_REASONING_END:
+        if (kind == REASONING && s->request.carries)
+            carrier_put(&s->item.carrier, ev->text ? ev->text : "", ev->n_text, ev->id, ev->n_id);
+        break;
     case LATHE_EVENT_TEXT:
         if (kind != MESSAGE) {
             close_item(out, s, "completed");
@@ -615,6 +625,7 @@ static void release(void *state)
     buf_release(&s->tokens);
     buf_release(&s->item.text);
     buf_release(&s->item.logprobs);
+    buf_release(&s->item.carrier);
     buf_release(&s->item.arguments);
     buf_release(&s->item.call_id);
     buf_release(&s->item.name);

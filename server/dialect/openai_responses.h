@@ -65,6 +65,7 @@ struct responses_request {
     const char *model;       /* as the client named it */
     bool store;
     bool show_summary, show_content; /* what of the reasoning is sent */
+    bool carries;                    /* encrypted_content is sent */
     int32_t
         n_top; /* alternatives beside the log-probabilities of a message; -1: those are not sent */
     struct buf echo[N_ECHOES];

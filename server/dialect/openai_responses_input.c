@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "base/utf8.h"
+#include "memory.h"
 #include "openai_responses.h"
 #include "state.h"
 
@@ -14,7 +15,9 @@ enum { MAX_ITEMS = 100000, TEXT_LIMIT = 1 << 28, MAX_FILE = 32 << 20 };
 /* The assistant's message at hand, in pieces of JSON. */
 struct turn {
     bool is_open, has_reasoning;
+    size_t n_reasoning; /* items of it */
     struct buf text, reasoning, calls;
+    struct buf carrier; /* of the last of them */
 };
 
 struct reader {
@@ -66,6 +69,11 @@ static void flush_turn(struct reader *r)
             spill(r->out, &t->reasoning);
             buf_putc(r->out, '"');
         }
+        if (t->n_reasoning == 1 && t->carrier.len) {
+            buf_puts(r->out, ", \"carrier\": \"");
+            spill(r->out, &t->carrier);
+            buf_putc(r->out, '"');
+        }
         if (t->calls.len) {
             buf_puts(r->out, ", \"tool_calls\": [");
             spill(r->out, &t->calls);
@@ -75,7 +83,9 @@ static void flush_turn(struct reader *r)
     }
     buf_clear(&t->text);
     buf_clear(&t->reasoning);
+    buf_clear(&t->carrier);
     buf_clear(&t->calls);
+    t->n_reasoning = 0;
     t->is_open = t->has_reasoning = false;
 }
 
@@ -253,13 +263,21 @@ static void put_texts(const struct reader *r, struct buf *out, const json_t *lis
     }
 }
 
-/* The raw text if there is some, else the summary, which is the same text here. */
+/* The raw text if there is some, else the summary, which is the same text here; and what is carried of it. */
 static bool put_reasoning(struct reader *r, const json_t *item)
 {
     struct turn *t = &r->turn;
     if (t->text.len || t->calls.len)
         flush_turn(r);
     struct buf text;
+    size_t n_carrier;
+    const char *carrier = member(r, item, "encrypted_content", &n_carrier);
+    buf_clear(&t->carrier);
+    struct carried carried = {0};
+    if (carrier && carrier_read(carrier, n_carrier, &carried))
+        json_escape(&t->carrier, carrier, n_carrier);
+    carried_release(&carried);
+    t->n_reasoning++;
     buf_init(&text, TEXT_LIMIT);
     put_texts(r, &text, json_object_get(item, "content"), "");
     if (text.len == 0)
@@ -268,7 +286,7 @@ static bool put_reasoning(struct reader *r, const json_t *item)
         buf_puts(&t->reasoning, "\\n\\n");
     spill(&t->reasoning, &text);
     t->has_reasoning = t->reasoning.len > 0;
-    t->is_open |= t->has_reasoning;
+    t->is_open |= t->has_reasoning || t->carrier.len;
     buf_release(&text);
     return true;
 }
@@ -311,7 +329,7 @@ static bool is_object_text(const char *s, size_t n)
     return ok;
 }
 
-/* Arguments that were cut off are shown as text, unless their call has a result. */
+/* Arguments that were cut off are shown as text, unless their call has a result, or was made here. */
 static bool put_function_call(struct reader *r, const char *path, const json_t *item,
                               const char *id, const char *name)
 {
@@ -323,7 +341,7 @@ static bool put_function_call(struct reader *r, const char *path, const json_t *
     if (!is_object && !s)
         return refuse_field(r->failure, BAD_TYPE, path, "%s.arguments: expected a string, found %s",
                             path, json_kind(v));
-    if (s && !is_object_text(s, n)) {
+    if (s && !is_object_text(s, n) && !memory_call(r->x->server->memory, id, name, NULL, NULL)) {
         if (has_result(r->d, r->array, r->i + 1, id) ||
             has_result(r->request_doc, r->request, 0, id))
             return refuse_field(r->failure, BAD_VALUE, path,
@@ -617,6 +635,7 @@ bool responses_input(struct exchange *x, const struct fields *f, struct response
                             v ? "empty" : "missing");
     buf_init(&r.turn.text, TEXT_LIMIT);
     buf_init(&r.turn.reasoning, TEXT_LIMIT);
+    buf_init(&r.turn.carrier, TEXT_LIMIT);
     buf_init(&r.turn.calls, TEXT_LIMIT);
     r.request = json_is_array(v) ? v : NULL;
     r.request_doc = &f->doc;
@@ -635,6 +654,7 @@ bool responses_input(struct exchange *x, const struct fields *f, struct response
         buf_putc(out, '[');
     buf_release(&r.turn.text);
     buf_release(&r.turn.reasoning);
+    buf_release(&r.turn.carrier);
     buf_release(&r.turn.calls);
     return ok;
 }

@@ -107,6 +107,7 @@ static bool read_include(const struct fields *f, struct generation *g, struct re
             return refuse_field(f->failure, UNSUPPORTED_VALUE, path, "%s: '%.60s' is not supported",
                                 path, s ? s : "");
         has_logprobs |= strcmp(s, known[0]) == 0;
+        q->carries |= strcmp(s, known[1]) == 0;
     }
     q->n_top = has_logprobs ? (int32_t)n_top : -1;
     g->options.n_logprobs = q->n_top;
@@ -269,6 +270,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
         !check_neutral(f) || !read_include(f, g, q) || !read_text(f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
         return false;
+    q->carries |= !q->store;
     g->hides_reasoning = !q->show_summary && !q->show_content;
     if (g->show_progress)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "return_progress",
