@@ -141,6 +141,9 @@ const checks = {
       is(e.status, 400);
       is(e.code, code);
     }
+    const e = await client.chat.completions.create(ask("kiln ".repeat(4000))).catch((e) => e);
+    is(e.status, 400);
+    is(e.code, "context_length_exceeded");
   },
   async abort() {
     const stream = await client.chat.completions.create(ask("Tell a story.", { stream: true, ignore_eos: true }));

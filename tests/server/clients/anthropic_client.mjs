@@ -39,6 +39,10 @@ const checks = {
     const e = await client.messages.create(ask("a", { max_tokens: -1 })).catch((e) => e);
     return { name: e.constructor.name, status: e.status, type: e.error?.error?.type, id: e.requestID };
   },
+  async "too long"() {
+    const e = await client.messages.create(ask("kiln ".repeat(40000))).catch((e) => e);
+    return { status: e.status, message: e.error?.error?.message };
+  },
   async abort() {
     const stream = await client.messages.create(ask("Tell a story.", { stream: true, ignore_eos: true, max_tokens: 20000 }));
     for await (const _ of stream) break;

@@ -50,6 +50,8 @@ def check_the_shipped_model():
         error = run(s, "error")
         is_((error["name"], error["status"], error["type"]), ("BadRequestError", 400, "invalid_request_error"))
         is_(error["id"].startswith("req_"), True)
+        long = run(s, "too long")
+        is_((long["status"], long["message"][:18], long["message"][-15:]), (400, "prompt is too long", "> 32768 maximum"))
         is_(run(s, "abort")["stop_reason"], "max_tokens")
 
 

@@ -89,7 +89,7 @@ def is_content(b):
 
 
 def check_an_answer():
-    with Nano() as s, Browser() as b:
+    with Nano("--unknown-fields", "error") as s, Browser() as b:
         open_page(b, s.port)
         set_field(b, "temperature", "0")
         set_field(b, "thinking", "off")
