@@ -36,11 +36,11 @@ static bool read_begin(struct read *r, const char *body)
     r->server.options.id = fixed_id;
     CHECK_OK(store_open(&r->server.store, 8, 1 << 20, &err), &err);
     r->x.server = &r->server;
-    buf_init(&r->x.body, 1 << 20);
+    buf_init(&r->x.body, 64 << 20);
     buf_init(&r->x.unknown, MAX_LISTED_BYTES);
     buf_init(&r->x.ignored, MAX_LISTED_BYTES);
     buf_puts(&r->x.body, body);
-    arena_init(&r->g.arena, 1 << 20);
+    arena_init(&r->g.arena, 16 << 20);
     return fields_open(&r->f, &r->x) && responses_conversation(&r->x, &r->f, &r->g, &r->q);
 }
 
@@ -282,6 +282,64 @@ TEST(long_names)
         CHECK(toolbox_find(&r.q.tools, t->rendered) == t);
         check_text("", "rendered", toolbox_rendered(&r.q.tools, "sevenab", name[i]), t->rendered);
     }
+    read_end(&r);
+    buf_release(&body);
+}
+
+/* `head`, n times `each` with a number in it, `tail`: read, or refused with a text. */
+static void check_many(const char *head, const char *each, int n, const char *tail,
+                       const char *refusal)
+{
+    struct buf body;
+    struct read r;
+    buf_init(&body, 64 << 20);
+    buf_puts(&body, head);
+    for (int i = 0; i < n; i++) {
+        const char *at = strchr(each, '#');
+        buf_printf(&body, "%s%.*s%d%s", i ? "," : "", (int)(at - each), each, i, at + 1);
+    }
+    buf_puts(&body, tail);
+    bool ok = read_begin(&r, buf_str(&body));
+    if (ok ? refusal != NULL : !refusal || !strstr(r.x.failure.message, refusal))
+        FAIL("%d of %s: %s", n, each, r.x.failure.message);
+    read_end(&r);
+    buf_release(&body);
+}
+
+TEST(limits)
+{
+    check_many("{\"input\":\"a\",\"tools\":[", "{\"type\":\"function\",\"name\":\"f#\"}", 1024,
+               "]}", NULL);
+    check_many("{\"input\":\"a\",\"tools\":[", "{\"type\":\"function\",\"name\":\"f#\"}", 1025,
+               "]}", "tools has 1025 entries, at most 1024");
+    check_many("{\"input\":[", "{\"role\":\"user\",\"content\":\"#\"}", 5000, "]}", NULL);
+    check_many("{\"input\":[", "#", 100001, "]}", "input has 100001 entries, at most 100000");
+    /* Found tools are more than a body's own. */
+    check_many("{\"input\":[{\"type\":\"tool_search_output\",\"call_id\":\"1\",\"tools\":[",
+               "{\"type\":\"function\",\"name\":\"f#\"}", 2000, "]}]}", NULL);
+    check_many("{\"input\":[{\"type\":\"tool_search_output\",\"call_id\":\"1\",\"tools\":[",
+               "{\"type\":\"function\",\"name\":\"f#\"}", 16385, "]}]}", "more than 16384 tools");
+    /* Calls of one id, and of many without results. */
+    check_many(
+        "{\"input\":[",
+        "{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\""
+        ":#}\"}",
+        200, ",{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}]}", NULL);
+}
+
+TEST(long_arguments)
+{
+    struct buf body;
+    struct read r;
+    size_t n = 10 << 20;
+    buf_init(&body, 64 << 20);
+    buf_puts(&body, "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
+                    "\"arguments\":\"{\\\"a\\\":\\\"");
+    memset(buf_grow(&body, n), 'x', n);
+    buf_puts(&body,
+             "\\\"}\"},{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"o\"}]}");
+    CHECK(read_begin(&r, buf_str(&body)));
+    CHECK(r.g.chat.messages.len > n);
     read_end(&r);
     buf_release(&body);
 }
@@ -794,6 +852,26 @@ TEST(stored_responses)
         expect(&r, "one", "DELETE", "/v1/responses/" ID, "", 200,
                "{\"id\":\"" ID "\",\"object\":\"response\",\"deleted\":true}");
     expect(&r, "one", "DELETE", "/v1/responses/" ID, "", 404, "not_found");
+    close_rig(&r);
+}
+
+/* What was left out, or is only tried, is said in the head. */
+TEST(headers)
+{
+    struct rig r;
+    struct buf b;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, "accepted 5 0\nfinish stop 5 0 1 0\n");
+    int fd = connect_to(&r);
+    send_to(fd, "/v1/responses",
+            "{\"input\":\"hi\",\"surprise\":1,\"messages\":[],\"tools\":[{\"type\":\"web_search\"},"
+            "{\"type\":\"function\",\"name\":\"f\",\"strict\":true}]}");
+    receive(fd, &b);
+    CHECK(strstr(buf_str(&b), "HTTP/1.1 200 "));
+    CHECK(strstr(b.data, "x-ignored-tools: web_search\r\n"));
+    CHECK(strstr(b.data, "x-unknown-fields: surprise, messages\r\n"));
+    CHECK(strstr(b.data, "x-warnings: strict of tools is best effort"));
+    buf_release(&b);
     close_rig(&r);
 }
 
