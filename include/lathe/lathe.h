@@ -263,8 +263,8 @@ void lathe_engine_close(lathe_engine *engine);
 const lathe_text *lathe_engine_text(const lathe_engine *engine);
 void lathe_engine_info(const lathe_engine *engine, lathe_model_info *out);
 void lathe_engine_plan(const lathe_engine *engine, lathe_memory_plan *out);
-/* The prompt that a request with this conversation has: as lathe_render, and turns whose text the engine answered have
- * the tokens of that answer. */
+/* The prompt that a request with this conversation has: as lathe_render, but images and videos are refused as there, and
+ * turns whose text the engine answered have the tokens of that answer. */
 lathe_status lathe_engine_render(lathe_engine *engine, const lathe_conversation *conversation,
                                  lathe_prompt *out, lathe_error *err);
 /* The drafter in use and the most drafts it makes a round, "dflash2+ngram"; "none" and 0 without. */
@@ -424,7 +424,7 @@ typedef enum lathe_event_type {
     LATHE_EVENT_CALL_BEGIN, /* index, call_id, name */
     LATHE_EVENT_CALL_ARGS,  /* index, text: pieces of one JSON object */
     LATHE_EVENT_CALL_END,   /* index */
-    LATHE_EVENT_FINISH,     /* the last one, always: finish, usage, error */
+    LATHE_EVENT_FINISH, /* the last one, always: finish, usage, error; token.id: the end token of a STOP */
 } lathe_event_type;
 
 typedef enum lathe_finish {

@@ -188,8 +188,10 @@ bool openai_wishes(struct exchange *x, const struct fields *f, struct generation
     return read_number_of_choices(x, f, g);
 }
 
-void openai_ask_tokens(const struct openai_wish *w, struct generation *g)
+void openai_ask_tokens(struct openai_wish *w, struct generation *g)
 {
+    w->stop_id = g->options.stop_id;
+    w->n_stop_id = g->options.n_stop_id;
     if (w->ids || w->usage_per_chunk || w->timings_per_chunk)
         g->options.n_logprobs = 0;
     if (w->n_top >= 0)
@@ -269,12 +271,18 @@ const char *openai_finish(lathe_finish finish)
                                                                            : "stop";
 }
 
-void openai_stop_reason(struct buf *out, const lathe_event *last)
+void openai_stop_reason(struct buf *out, const lathe_event *last, const struct openai_wish *w)
 {
-    if (last->finish == LATHE_FINISH_STOP_STRING && last->text)
+    if (last->finish == LATHE_FINISH_STOP_STRING && last->text) {
         json_print_string(out, last->text, last->n_text);
-    else
-        buf_puts(out, "null");
+        return;
+    }
+    for (size_t i = 0; last->finish == LATHE_FINISH_STOP && i < w->n_stop_id; i++)
+        if (w->stop_id[i] == last->token.id) {
+            buf_printf(out, "%d", (int)last->token.id);
+            return;
+        }
+    buf_puts(out, "null");
 }
 
 void openai_keepalive(struct buf *out, void *state)

@@ -16,8 +16,10 @@ bool openai_stream(struct exchange *x, const struct fields *f, struct generation
 struct openai_wish {
     bool include_usage; /* a chunk of its own at the end of a stream */
     bool usage_per_chunk, timings_per_chunk;
-    bool ids;      /* of the tokens of prompt and answer */
-    int32_t n_top; /* alternatives beside log-probabilities; -1: none are shown */
+    bool ids;               /* of the tokens of prompt and answer */
+    int32_t n_top;          /* alternatives beside log-probabilities; -1: none are shown */
+    const int32_t *stop_id; /* [n_stop_id], of the request, in its arena */
+    size_t n_stop_id;
 };
 /* The fields of chat completions and completions that responses do not have. */
 enum { N_WISH_FIELDS = 6 };
@@ -25,8 +27,8 @@ extern const char *const openai_wish_fields[N_WISH_FIELDS];
 /* What openai_stream reads, and n, best_of, return_token_ids, timings_per_token. n_top is -1. */
 bool openai_wishes(struct exchange *x, const struct fields *f, struct generation *g,
                    struct openai_wish *w);
-/* Asks the engine for the tokens that the wishes need; w->n_top is set. */
-void openai_ask_tokens(const struct openai_wish *w, struct generation *g);
+/* Asks the engine for the tokens that the wishes need; w->n_top is set, and the options have the stop ids. */
+void openai_ask_tokens(struct openai_wish *w, struct generation *g);
 
 /* One entry of logprobs.content, with a comma before it if it is not the first. */
 void openai_put_token(struct buf *out, const lathe_text *text, const lathe_token_info *t,
@@ -42,7 +44,7 @@ const char *openai_finish(lathe_finish finish);
 /* The entries of struct dialect by these names: neither asks for the state. */
 void openai_keepalive(struct buf *out, void *state);
 void openai_error(struct buf *out, void *state, const struct failure *f);
-/* The string that stopped it, or null. */
-void openai_stop_reason(struct buf *out, const lathe_event *last);
+/* The string or the id of the request's that stopped it, or null. */
+void openai_stop_reason(struct buf *out, const lathe_event *last, const struct openai_wish *w);
 
 #endif

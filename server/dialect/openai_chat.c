@@ -493,7 +493,7 @@ static void stream_event(struct buf *out, struct chat_state *s, const lathe_even
         begin_delta(out, s);
         end_choice(out, s);
         buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", openai_finish(ev->finish));
-        openai_stop_reason(out, ev);
+        openai_stop_reason(out, ev, &s->wish);
         buf_puts(out, "}]");
         openai_timings(out, s->server, &ev->usage);
         end_members(out, s);
@@ -502,8 +502,9 @@ static void stream_event(struct buf *out, struct chat_state *s, const lathe_even
 
 /* ---- The reply in one piece ----------------------------------------------------------------- */
 
-static void fold_event(struct chat_choice *c, const lathe_event *ev)
+static void fold_event(const struct chat_state *s, const lathe_event *ev)
 {
+    struct chat_choice *c = &s->choice[s->at];
     if (ev->type == LATHE_EVENT_REASONING)
         buf_append(&c->reasoning, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_TEXT)
@@ -517,7 +518,7 @@ static void fold_event(struct chat_choice *c, const lathe_event *ev)
     if (ev->type == LATHE_EVENT_FINISH) {
         buf_printf(&c->finish,
                    ",\"finish_reason\":\"%s\",\"stop_reason\":", openai_finish(ev->finish));
-        openai_stop_reason(&c->finish, ev);
+        openai_stop_reason(&c->finish, ev, &s->wish);
     }
 }
 
@@ -581,7 +582,7 @@ static void show(struct buf *out, struct chat_state *s, const lathe_event *ev)
     if (s->stream)
         stream_event(out, s, ev);
     else
-        fold_event(&s->choice[s->at], ev);
+        fold_event(s, ev);
 }
 
 static void show_text(struct buf *out, struct chat_state *s, const char *text, size_t n)

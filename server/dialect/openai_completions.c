@@ -533,7 +533,7 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     if (ev->type == LATHE_EVENT_FINISH) {
         buf_printf(&c->finish,
                    ",\"finish_reason\":\"%s\",\"stop_reason\":", openai_finish(ev->finish));
-        openai_stop_reason(&c->finish, ev);
+        openai_stop_reason(&c->finish, ev, &s->wish);
         if (s->stream)
             put_chunk(out, s, true);
     }

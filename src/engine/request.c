@@ -37,6 +37,7 @@ void request_finish(lathe_request *r, lathe_finish finish, const char *text, con
         r->usage.repaired_calls = parser_repaired(r->output.parser);
     lathe_event ev = {
         .type = LATHE_EVENT_FINISH, .finish = finish, .text = text, .usage = r->usage};
+    ev.token.id = r->end_id;
     if (err)
         ev.error = *err;
     events_finish(&r->events, &ev);
@@ -99,18 +100,11 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
     return sampling_check(&o->sampling, &e->ids, err);
 }
 
-/* With what the engine knows of turns. */
-static lathe_status render(lathe_engine *e, const lathe_conversation *c, bool is_request,
-                           lathe_prompt *out, lathe_error *err)
-{
-    struct replay_memory memory = turns_replay(&e->turns);
-    return text_render_known(e->text, c, e->turns.limit ? &memory : NULL, is_request, out, err);
-}
-
 lathe_status lathe_engine_render(lathe_engine *e, const lathe_conversation *c, lathe_prompt *out,
                                  lathe_error *err)
 {
-    return render(e, c, false, out, err);
+    struct replay_memory memory = turns_replay(&e->turns);
+    return text_render_known(e->text, c, e->turns.limit ? &memory : NULL, true, out, err);
 }
 
 /* Room for the answer's turn, with what the prompt has of it. */
@@ -139,7 +133,7 @@ static lathe_status build_prompt(lathe_request *r, const lathe_request_options *
     lathe_status st = LATHE_OK;
     *thinking = false;
     if (o->conversation) {
-        st = render(r->engine, o->conversation, true, &prompt, err);
+        st = lathe_engine_render(r->engine, o->conversation, &prompt, err);
         id = prompt.tokens.id;
         n = prompt.tokens.n;
         *thinking = prompt.thinking_open;

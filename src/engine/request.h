@@ -45,6 +45,7 @@ struct lathe_request {
     struct closing closing;
     struct adapt adapt; /* what drafts of this request were worth */
     lathe_usage usage;
+    int32_t end_id;                            /* the end token, once it was sampled */
     double submitted_ms, started_ms, first_ms; /* monotonic clock */
 
     /* Guarded by the engine's lock. */

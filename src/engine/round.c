@@ -169,6 +169,7 @@ bool round_publish(struct lathe_engine *e, struct slot *s, const float *logits, 
         push_token_info(e, r, logits, *id, position, r->n_logprobs, ends);
     if (ends) {
         e->activity.now.ended_in_reasoning += output_is_thinking(&r->output);
+        r->end_id = *id;
         end(s, LATHE_FINISH_STOP);
         return false;
     }

@@ -7,7 +7,7 @@ import struct
 import sys
 import time
 
-from serving import Checks, Server, is_, wait_until
+from serving import Checks, Server, Skip, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 KILN = "A kiln is a furnace for firing or burning or drying such things as porcelain or bricks."
@@ -138,6 +138,27 @@ def check_stop_strings_that_are_shown(s):
                 del body["reasoning_effort"]
                 body["thinking"] = {"type": "disabled"}
             is_(text(post(s, path, **body)), "A kiln is a furnace" if shown else "A kiln is a")
+
+
+def check_tokens_that_stop(s):
+    """The id that stopped it is told, and is no part of the text; the model's own end token is no reason."""
+    a = post(s, CHAT, **dict(KILN_BODY, return_token_ids=True))["choices"][0]
+    is_(a["stop_reason"], None)
+    b = post(s, CHAT, **dict(KILN_BODY, return_token_ids=True, stop_token_ids=[a["token_ids"][5]]))["choices"][0]
+    is_((b["finish_reason"], b["stop_reason"], b["token_ids"]), ("stop", a["token_ids"][5], a["token_ids"][:5]))
+
+
+def check_images_are_refused(s):
+    data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4IacBAALAAQ/aQIG5AAAAAElFTkSuQmCC"
+    chat = [{"type": "text", "text": "what"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}]
+    messages = [{"type": "text", "text": "what"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]
+    for path, content in (CHAT, chat), (CHAT + "/input_tokens", chat), (MESSAGES, messages), (MESSAGES + "/count_tokens", messages):
+        a = s.send("POST", path, {"messages": [{"role": "user", "content": content}]})
+        is_((path, a.status, "needs the vision tower" in a.json["error"]["message"]), (path, 400, True))
+
+
+def check_the_count_of_an_image(_):
+    raise Skip("case B50's row with an image needs vision")
 
 
 def check_usage_and_timings_in_every_chunk(s):

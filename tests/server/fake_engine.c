@@ -43,6 +43,7 @@ struct lathe_request {
     double paused_until; /* seconds; 0: not in a pause */
     int32_t index;       /* of the call that is open */
     int n_ids;
+    int32_t end_id;
     int32_t n_scored;  /* tokens of the prompt */
     lathe_usage usage; /* with tokens */
     lathe_candidate top[20];
@@ -158,7 +159,7 @@ const lathe_text *lathe_engine_text(const lathe_engine *e)
 lathe_status lathe_engine_render(lathe_engine *e, const lathe_conversation *c, lathe_prompt *out,
                                  lathe_error *err)
 {
-    return lathe_render(e->text, c, out, err);
+    return text_render_request(e->text, c, out, err);
 }
 
 /* The rest of a line, unescaped. */
@@ -320,6 +321,7 @@ static void finish(lathe_request *r, lathe_event *ev, const char *line, size_t n
                               .spec = {.drafted = 6, .accepted = 4}};
     if ((size_t)at < n)
         set_text(r, ev, line + at + 1, n - (size_t)at - 1);
+    ev->token.id = r->end_id;
     r->is_finished = true;
 }
 
@@ -335,6 +337,8 @@ static bool read_token(lathe_request *r, const char *line, lathe_event *ev)
         return false;
     ev->type = LATHE_EVENT_TOKEN;
     t->top = r->top;
+    if (t->is_end)
+        r->end_id = t->id;
     for (line += at; t->n_top < 20; line += at) {
         lathe_candidate *c = &r->top[t->n_top];
         if (*line == '\n' || sscanf(line, "%*[ ]%d %f%n", &c->id, &c->logprob, &at) != 2)
