@@ -1,11 +1,12 @@
 """Codex: a short task against the shipped model, and a scripted turn with tools. The model's catalogue is the one of
 docs/clients."""
 
+import json
 import os
 import re
 
 from harness import (
-    CLIENTS, Client, Nano, ROOT, Recorder, Scripted, checks, is_, json_lines, long_prompts, run_checks, scripted_turn,
+    CLIENTS, Client, Nano, ROOT, Recorder, Scripted, UNENDING, checks, is_, json_lines, long_prompts, run_checks, scripted_turn,
     turn_as_seen,
 )
 
@@ -31,17 +32,26 @@ enabled = false
 """
 
 
-def client(port):
+def client(port, **more):
+    """more: members of the model's entry in the catalogue."""
     c = Client(LOCAL_API_KEY="none")
     c.environment["CODEX_HOME"] = os.path.join(c.folder, "codex")
-    c.write("codex/config.toml", CONFIG.replace("PORT", str(port)).replace("CATALOGUE", CATALOGUE))
+    with open(CATALOGUE) as f:
+        catalogue = json.load(f)
+    catalogue["models"][0].update(more)
+    c.write("codex/models.json", catalogue)
+    c.write("codex/config.toml", CONFIG.replace("PORT", str(port)).replace("CATALOGUE", c.folder + "/codex/models.json"))
     c.write("work/a.txt", "apple\n")
     c.write("work/b.txt", "pear\n")
     return c
 
 
+def command(prompt):
+    return PROGRAM, "exec", "--skip-git-repo-check", "--json", prompt
+
+
 def run(c, prompt, tolerated=()):
-    code, out, err = c.run(PROGRAM, "exec", "--skip-git-repo-check", "--json", prompt)
+    code, out, err = c.run(*command(prompt))
     events = json_lines(out)
     bad = [e for e in events if e["type"] in ("error", "turn.failed") and e["type"] not in tolerated]
     if code or bad:
@@ -141,6 +151,31 @@ def check_a_tool_of_a_namespace():
         is_("<function=multi_agent_v1__close_agent>\n<parameter=target>\nnobody\n" in s.history(), True)
 
 
+SEARCH = """== tools
+accepted 3000 0
+reasoning_end
+call call_AAAAAAAAAAAAAAAAAAAAAAA1 tool_search
+args {"query": "close agent", "limit": 
+step
+args 2}
+end
+finish calls 3000 0 30 0
+"""
+
+
+def check_a_search_for_tools():
+    """What it finds stands in the result, and can be called."""
+    with Scripted(SEARCH + NAMESPACE) as s, Recorder(s, 3) as r, client(r.port, supports_search_tool=True) as c:
+        run(c, "Close the agent")
+        call, found = r.turns()[1].json["input"][-2:]
+        is_((call["type"], call["arguments"], found["type"]), ("tool_search_call", {"query": "close agent", "limit": 2}, "tool_search_output"))
+        is_("multi_agent_v1" in [t.get("name") for t in r.turns()[1].json["tools"]], False)
+        is_('{"type": "function", "function": {"name": "multi_agent_v1__close_agent"' in s.prompts()[1].split("<tool_response>")[1], True)
+        call, output = r.turns()[2].json["input"][-2:]
+        is_((call["namespace"], call["name"]), ("multi_agent_v1", "close_agent"))
+        is_("unsupported call" in output["output"], False)
+
+
 def check_an_error_in_the_stream():
     """It is tried again, and the second time works."""
     lost = "== tools\naccepted 3000 0\nreasoning_end\ntext Lost\nstep\nerror 12 the device is lost\n"
@@ -148,6 +183,21 @@ def check_an_error_in_the_stream():
         events = run(c, "hi", ["error"])
         is_(items(events, "agent_message")[-1]["text"], "Done.")
         is_(len(r.turns()), 2)
+
+
+def check_a_prompt_that_is_too_long():
+    """It says so, and does not try again."""
+    refused = "== tools\nrefuse 7 the prompt has 200000 tokens, the context holds 131072\n"
+    with Scripted(refused) as s, Recorder(s, 1) as r, client(r.port) as c:
+        code, out, _ = c.run(*command("hi"))
+        is_(code != 0, True)
+        is_([q.status for q in r.turns()], [400])
+        is_(["ran out of room" in e["error"]["message"] for e in json_lines(out) if e["type"] == "turn.failed"], [True])
+
+
+def check_going_away():
+    with Scripted(UNENDING) as s, client(s.port) as c:
+        c.leave(s, *command("hi"))
 
 
 if __name__ == "__main__":
