@@ -115,10 +115,10 @@ static void put_model(struct exchange *x)
                n_ctx, n_ctx, n_ctx, n_ctx - 1, n_ctx - 1, n_ctx - 1);
     buf_puts(out, "\"input_modalities\":[\"text\"],\"output_modalities\":[\"text\"],"
                   "\"supported_parameters\":[\"frequency_penalty\",\"include_reasoning\","
-                  "\"logit_bias\",\"max_completion_tokens\",\"max_tokens\",\"min_p\","
-                  "\"parallel_tool_calls\",\"presence_penalty\",\"reasoning\","
+                  "\"logit_bias\",\"logprobs\",\"max_completion_tokens\",\"max_tokens\",\"min_p\","
+                  "\"n\",\"parallel_tool_calls\",\"presence_penalty\",\"reasoning\","
                   "\"reasoning_effort\",\"repetition_penalty\",\"seed\",\"stop\","
-                  "\"temperature\",\"tool_choice\",\"tools\",\"top_k\",\"top_p\"],"
+                  "\"temperature\",\"tool_choice\",\"tools\",\"top_k\",\"top_logprobs\",\"top_p\"],"
                   "\"capabilities\":{\"tools\":true,\"reasoning\":true,\"reasoning_efforts\":"
                   "[\"low\",\"medium\",\"xhigh\"],\"structured_output\":false,\"vision\":false,"
                   "\"embeddings\":false},\"aliases\":[");

@@ -205,6 +205,22 @@ def check_tools_that_must_not_be_called(_):
         is_(a["usage"]["prompt_tokens"], free["usage"]["prompt_tokens"])
 
 
+def check_options(_):
+    """What the server's options say where a request does not."""
+    late = [{"role": "user", "content": "q"}, {"role": "system", "content": "late"}]
+    begun = KILN_BODY["messages"] + [{"role": "assistant", "content": "A kiln is"}]
+    with Server(PROGRAM, MODEL, "--always-usage", "--prefill-assistant", "off", "--late-system", "inline", "--billing-header", "keep", "--max-calls", "1") as s:
+        chunks = events(s, CHAT, **dict(KILN_BODY, max_tokens=1))
+        is_((chunks[-1]["choices"], "usage" in chunks[-1]), ([], True))
+        is_("user\nq<|im_end|>\n<|im_start|>system\nlate<|im_end|>" in post(s, "/apply-template", messages=late)["prompt"], True)
+        is_(post(s, "/apply-template", messages=begun)["prompt"].count("<|im_start|>assistant"), 2)
+        a = post(s, MESSAGES + "/count_tokens", system="x-anthropic-billing-header: a\nb", messages=late[:1])["input_tokens"]
+        is_(a > post(s, MESSAGES + "/count_tokens", system="b", messages=late[:1])["input_tokens"], True)
+    with Server(PROGRAM, MODEL) as s:
+        is_("late<|im_end|>\n<|im_start|>user\nq<" in post(s, "/apply-template", messages=late)["prompt"], True)
+        is_(post(s, "/apply-template", messages=begun)["prompt"].endswith("A kiln is"), True)
+
+
 def check_a_reader_that_stalls(_):
     """B100, its last row: a stream that nobody takes is cut off after --write-timeout; others keep their slot."""
     with Server(PROGRAM, MODEL, "--slots", "2", "--write-timeout", "1", "--ctx", "16384") as s:

@@ -74,7 +74,7 @@ def samples(s, until):
     return statistics.median(values)
 
 
-with Server(PROGRAM, MODEL, "--slots", "4", "--log", "off") as s:
+with Server(PROGRAM, MODEL, "--slots", "4", "--turn-memory", "1", "--log", "off") as s:
     start = time.monotonic()
     counts = {"done": 0, "broken": 0}
     threads = [threading.Thread(target=work, args=(s, i, start + SECONDS, counts)) for i in range(CONNECTIONS)]

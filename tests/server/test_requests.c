@@ -371,3 +371,71 @@ TEST(usage_that_was_not_asked_for)
             forget(&a, answer);
         }
 }
+
+/* ---- Choices that do not go well ------------------------------------------------------------ */
+
+struct scripts {
+    const char *const *script;
+    int n, n_busy; /* n_busy: submissions that the engine has no room for, after the first */
+};
+
+static const char *next_script(void *ctx, const lathe_request_options *o)
+{
+    struct scripts *s = ctx;
+    (void)o;
+    if (s->n > 0 && s->n_busy > 0) {
+        s->n_busy--;
+        return "refuse 11 full\n";
+    }
+    return s->script[s->n++];
+}
+
+static char *ask_choices(const char *const *script, int n_busy, const char *body, int *status,
+                         bool *ended)
+{
+    struct rig r;
+    struct scripts s = {script, 0, n_busy};
+    open_rig(&r, NULL);
+    fake_engine_ask(r.engine, next_script, &s);
+    char *got = ask_at(&r, completions, body, status, ended);
+    close_rig(&r);
+    return got;
+}
+
+/* The others are cancelled, and the reply is one error. */
+TEST(a_choice_that_fails)
+{
+    static const char *const scripts[] = {"accepted 5 0\ntext a\nwait\n",
+                                          "accepted 5 0\ntext b\npause 300\nerror 12 lost\n"};
+    int status;
+    bool ended;
+    char *got = ask_choices(scripts, 0, "{\"prompt\":\"a\",\"n\":2}", &status, &ended);
+    CHECK_INT(status, 500);
+    CHECK(strstr(got, "\"internal_error\""));
+    free(got);
+    got = ask_choices(scripts, 0, "{\"prompt\":\"a\",\"n\":2,\"stream\":true}", &status, &ended);
+    CHECK(status == 200 && ended && strstr(got, "\"text\":\"a\"") && strstr(got, "\"text\":\"b\""));
+    char *error = strstr(got, "data: {\"error\"");
+    CHECK(error && !strstr(error + 1, "data: {\"error\"") && strstr(error, "data: [DONE]") &&
+          !strstr(got, "\"finish_reason\":\""));
+    free(got);
+}
+
+/* The first choice is refused where the engine is full; later ones wait, also with nothing of the request at work. */
+TEST(choices_that_wait_for_room)
+{
+    static const char *const scripts[] = {"accepted 5 0\ntext a\nfinish stop 5 0 1 0\n",
+                                          "accepted 5 0\ntext b\nfinish stop 5 0 1 0\n",
+                                          "accepted 5 0\ntext c\nfinish stop 5 0 1 0\n"};
+    static const char *const full[] = {"refuse 11 full\n"};
+    int status;
+    bool ended;
+    char *got = ask_choices(scripts, 3, "{\"prompt\":[\"p\",\"q\",\"r\"]}", &status, &ended);
+    CHECK_INT(status, 200);
+    CHECK(strstr(got, "\"text\":\"a\"") && strstr(got, "\"text\":\"b\"") &&
+          strstr(got, "\"text\":\"c\""));
+    free(got);
+    got = ask_choices(full, 0, "{\"prompt\":[\"p\",\"q\",\"r\"]}", &status, &ended);
+    CHECK_INT(status, 429);
+    free(got);
+}
