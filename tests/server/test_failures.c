@@ -348,3 +348,41 @@ TEST(the_client_goes_away)
         close_rig(&r);
     }
 }
+
+/* What resets a client's idle timer; only data count for some. */
+static const char *sign_of_life(const struct row *row)
+{
+    return strcmp(row->path, "/v1/messages") == 0    ? "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+           : strcmp(row->path, "/v1/responses") == 0 ? "event: response.in_progress\n"
+                                                     : ": keepalive\n\n";
+}
+
+/* In the queue, while the prompt is read, and in the middle of an answer. */
+TEST(streams_in_silence_show_that_they_live)
+{
+    struct rig r;
+    struct server_options o;
+    struct cell cells[N_ROWS * 3];
+    static const enum phase phase[] = {QUEUED, PREFILL, TEXT};
+    if (test_quick())
+        SKIP("it takes a quarter of a minute");
+    server_options_init(&o);
+    o.n_queue = N_ROWS * 3;
+    open_rig(&r, &o);
+    for (int i = 0; i < N_ROWS * 3; i++) {
+        cells[i] = (struct cell){.row = &rows[i / 3], .phase = phase[i % 3], .stream = true};
+        begin_cell(&r, &cells[i], "pause 17000\nfinish stop 5 0 3 0\n");
+    }
+    for (int i = 0; i < N_ROWS * 3; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_success(&cells[i]);
+        /* Where a head has one as well: that one and another. */
+        const char *sign = sign_of_life(cells[i].row);
+        bool is_in_head = sign[0] != ':';
+        const char *body = cells[i].answer.data + strlen(cells[i].answer.data) + 4;
+        if (count(body, sign) < 1 + is_in_head)
+            FAIL("%s: %s", describe(&cells[i]), body);
+        buf_release(&cells[i].answer);
+    }
+    close_rig(&r);
+}
