@@ -89,7 +89,7 @@ lathe: $B/lathe FORCE
 FORCE:
 
 # Programs whose allocations can be made to fail: tests/fail_alloc.h.
-ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_dflash_memory model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_template model/test_combine
+ALLOC_TESTS := unit/test_json unit/test_safetensors model/test_no_alloc model/test_dflash_memory model/test_checkpoint text/test_tokenizer text/test_text_api text/test_parse text/test_values unit/test_sample text/test_render text/test_replay text/test_template model/test_combine
 $(ALLOC_TESTS:%=$B/tests/%): $B/tests/fail_alloc.o
 $(ALLOC_TESTS:%=$B/tests/%): TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 

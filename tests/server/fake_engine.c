@@ -50,6 +50,7 @@ struct lathe_request {
     void (*notify)(void *ctx);
     void *notify_ctx;
     char text[4096], id[64], name[128];
+    int32_t thought[64];
 };
 
 lathe_status fake_engine_open(lathe_engine **e, const char *model_dir, lathe_error *err)
@@ -364,8 +365,12 @@ static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event 
         ev->usage.cached_tokens = b;
     } else if (sscanf(line, "progress %d %d", &ev->done, &ev->total) == 2) {
         ev->type = LATHE_EVENT_PROGRESS;
-    } else if (n == 13 && memcmp(line, "reasoning_end", n) == 0) {
+    } else if (n >= 13 && memcmp(line, "reasoning_end", 13) == 0) {
         ev->type = LATHE_EVENT_REASONING_END;
+        ev->id = r->thought;
+        for (const char *s = line + 13; s < line + n && ev->n_id < 64;
+             s += strcspn(s + 1, " \n") + 1)
+            r->thought[ev->n_id++] = (int32_t)strtol(s, NULL, 10);
     } else if (n > 10 && memcmp(line, "reasoning ", 10) == 0) {
         ev->type = LATHE_EVENT_REASONING;
         set_text(r, ev, line + 10, n - 10);

@@ -6,7 +6,7 @@
  *
  *     accepted PROMPT CACHED
  *     progress DONE TOTAL
- *     reasoning TEXT        reasoning_end
+ *     reasoning TEXT        reasoning_end [ID ID ...]
  *     text TEXT
  *     call ID NAME          args TEXT          end
  *     raw TEXT              what the model said, through the parser, which the finish then ends

@@ -475,3 +475,60 @@ TEST(signatures)
     buf_release(&sign);
     buf_release(&plain);
 }
+
+/* The tokens in a carrier are those of the prompt. */
+TEST(tokens_of_signatures)
+{
+    static const char words[] = "many words";
+    struct rig r;
+    struct buf script, out, body, ids;
+    open_rig(&r, NULL);
+    buf_init(&script, 1 << 16);
+    buf_init(&ids, 1 << 16);
+    buf_init(&body, 1 << 16);
+    buf_init(&out, 1 << 20);
+    for (size_t i = 0; i < strlen(words); i++) { /* cut as no tokenizer would */
+        lathe_tokens t;
+        lathe_error err;
+        CHECK_OK(lathe_tokenize(lathe_engine_text(r.engine), words + i, 1, false, &t, &err), &err);
+        buf_printf(&ids, "%s%d", i ? " " : "", (int)t.id[0]);
+        lathe_tokens_release(&t);
+    }
+    buf_printf(&script,
+               "accepted 3 0\nreasoning %s\nreasoning_end %s\ntext so\nfinish stop 3 0 9 2\n",
+               words, buf_str(&ids));
+    for (size_t i = 0; i < ids.len; i++)
+        ids.data[i] = ids.data[i] == ' ' ? ',' : ids.data[i];
+    fake_engine_script(r.engine, buf_str(&script));
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? "/v1/responses" : "/v1/messages";
+        post(&r, path,
+             i ? "{\"input\":\"q\",\"store\":false}"
+               : "{\"messages\":[" USER "],\"thinking\":{\"type\":\"enabled\"}}",
+             200, &out);
+        const char *mark = i ? "\"encrypted_content\":\"" : "\"signature\":\"";
+        const char *at = strstr(buf_str(&out), mark);
+        CHECK(at);
+        at += strlen(mark);
+        buf_clear(&body);
+        buf_printf(
+            &body,
+            i ? "{\"dialect\":\"responses\",\"input\":[{\"role\":\"user\",\"content\":\"q\"},"
+                "{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"%.*s\"},"
+                "{\"role\":\"assistant\",\"content\":\"so\"},{\"role\":\"user\",\"content\":"
+                "\"q\"}],\"preserve_thinking\":true}"
+              : "{\"dialect\":\"messages\",\"messages\":[" USER
+                ",{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":"
+                "\"many words\",\"signature\":\"%.*s\"},{\"type\":\"text\",\"text\":\"so\"}]}," USER
+                "],\"preserve_thinking\":true}",
+            (int)strcspn(at, "\""), at);
+        post(&r, "/tokenize", buf_str(&body), 200, &out);
+        if (!strstr(buf_str(&out), buf_str(&ids)))
+            FAIL("%s: %s has not %s", path, buf_str(&out), buf_str(&ids));
+    }
+    close_rig(&r);
+    buf_release(&script);
+    buf_release(&ids);
+    buf_release(&body);
+    buf_release(&out);
+}

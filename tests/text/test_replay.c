@@ -1,6 +1,7 @@
 /* Known tokens in the place of a turn's: they must say the same bytes, with control tokens in the same places. */
 #include "test.h"
 
+#include "fail_alloc.h"
 #include "text/replay.h"
 
 enum { MOST = 512 };
@@ -219,5 +220,41 @@ TEST(open_turns)
     CHECK_OK(lathe_render(t, &c, &p, &e), &e);
     CHECK(!replay_open_turn(t, &p, &first));
     lathe_prompt_release(&p);
+    lathe_text_close(t);
+}
+
+/* Without memory for it a turn may be tokenised, or the prompt fail; nothing else. */
+TEST(failing_allocations)
+{
+    lathe_text *t = open_nano();
+    struct ids ids = {.n = 0};
+    add_letters(t, &ids, "some");
+    lathe_turn turn = {1, ids.id, ids.n};
+    lathe_conversation c = {.messages = "[" USER ", {\"role\": \"assistant\", \"content\": "
+                                        "\"some words\"}, " USER "]",
+                            .thinking = LATHE_OFF,
+                            .preserve_thinking = LATHE_OFF,
+                            .turn = &turn,
+                            .n_turns = 1};
+    struct replay_memory memory = {recall, &ids};
+    lathe_prompt plain, p;
+    lathe_error e;
+    CHECK_OK(text_render_known(t, &c, NULL, true, &plain, &e), &e);
+    for (size_t nth = 1;; nth++) {
+        fail_alloc_arm(nth);
+        lathe_status st = text_render_known(t, &c, &memory, true, &p, &e);
+        bool failed = fail_alloc_disarm();
+        if (st) {
+            CHECK(failed && st == LATHE_E_MEMORY);
+        } else {
+            check_sound(t, &p, &plain);
+            lathe_prompt_release(&p);
+        }
+        if (!failed) {
+            CHECK(nth > 20);
+            break;
+        }
+    }
+    lathe_prompt_release(&plain);
     lathe_text_close(t);
 }
