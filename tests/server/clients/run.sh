@@ -4,14 +4,21 @@
 cd "$(dirname "$0")/../../.." || exit 1
 name=$1
 shift
+has() {
+    command -v "$1" >/dev/null
+}
 skip() {
     echo "skip test_$name: $1"
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 }
-command -v python3 >/dev/null || skip "python3 is not installed"
+has python3 || skip "python3 is not installed"
 case $name in
-page) command -v chromium-headless-shell chromium google-chrome >/dev/null || skip "Chromium is not installed" ;;
+page) has chromium-headless-shell || has chromium || has google-chrome || skip "Chromium is not installed" ;;
+openai_sdk) [ -d build/npm/node_modules/openai ] || skip "the npm package openai is not installed" ;;
+esac
+case $name in
+page) ;;
 *) [ -e build/clients/installed ] || skip "the clients are not installed (tests/server/clients/install.sh)" ;;
 esac
 unshare -rn true 2>/dev/null || skip "network namespaces are not allowed here"
