@@ -11,7 +11,8 @@ static lathe_status add_text(struct closing *c, const struct lathe_text *text, c
     lathe_status st = lathe_tokenize(text, s, strlen(s), false, &t, err);
     if (st)
         return st;
-    memcpy(c->id + c->n, t.id, t.n * sizeof *t.id);
+    if (t.n) /* an empty text has no ids to point to */
+        memcpy(c->id + c->n, t.id, t.n * sizeof *t.id);
     c->n += (int32_t)t.n;
     lathe_tokens_release(&t);
     return LATHE_OK;
