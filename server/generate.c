@@ -346,7 +346,8 @@ static void remember(struct run *r, int32_t choice)
     const struct buf *messages = &r->g.chat.messages;
     unsigned char key[MEMORY_KEY];
     bool is_hidden = r->g.options.conversation && messages->len && a->n_calls == 0 &&
-                     r->g.hides_reasoning && a->reasoning.len;
+                     r->g.hides_reasoning && a->reasoning.len &&
+                     !r->x->server->options.no_restore_reasoning;
     if (is_hidden)
         memory_key(key, messages->data, messages->len - 1, buf_str(&a->text), a->text.len);
     memory_keep(r->x->server->memory, a, is_hidden ? key : NULL);

@@ -18,6 +18,8 @@ from serving import Server
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 300
+# What is remembered of answers has bounds that would take longer to reach.
+OPTIONS = ("--slots", "4", "--log", "off", "--turn-memory", "1", "--responses-store", "16", "--restore-reasoning", "off")
 CONNECTIONS = int(sys.argv[4]) if len(sys.argv) > 4 else 200
 
 
@@ -74,7 +76,7 @@ def samples(s, until):
     return statistics.median(values)
 
 
-with Server(PROGRAM, MODEL, "--slots", "4", "--turn-memory", "1", "--log", "off") as s:
+with Server(PROGRAM, MODEL, *OPTIONS) as s:
     start = time.monotonic()
     counts = {"done": 0, "broken": 0}
     threads = [threading.Thread(target=work, args=(s, i, start + SECONDS, counts)) for i in range(CONNECTIONS)]
