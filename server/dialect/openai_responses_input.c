@@ -158,16 +158,20 @@ static bool put_file(const struct reader *r, struct buf *out, const char *path, 
 
 static bool put_part(const struct reader *r, struct buf *out, const char *path, const json_t *part)
 {
-    static const char *const text[] = {"input_text", "output_text", "text", "summary_text",
-                                       "reasoning_text"};
+    static const struct {
+        const char *type, *text;
+    } texts[] = {{"input_text", "text"},   {"output_text", "text"},    {"text", "text"},
+                 {"summary_text", "text"}, {"reasoning_text", "text"}, {"refusal", "refusal"}};
     size_t n;
-    const char *type = member(r, part, "type", &n), *s = NULL;
-    for (size_t i = 0; i < sizeof text / sizeof *text && type; i++)
-        if (strcmp(type, text[i]) == 0)
-            s = member(r, part, "text", &n);
-    if (type && strcmp(type, "refusal") == 0)
-        s = member(r, part, "refusal", &n);
-    if (s) {
+    const char *type = member(r, part, "type", &n);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && type; i++) {
+        if (strcmp(type, texts[i].type) != 0)
+            continue;
+        const char *s = member(r, part, texts[i].text, &n);
+        if (!s)
+            return refuse_field(r->failure, BAD_TYPE, path, "%s.%s: expected a string, found %s",
+                                path, texts[i].text,
+                                json_kind(json_object_get(part, texts[i].text)));
         json_escape(out, s, n);
         return true;
     }

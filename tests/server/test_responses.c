@@ -361,6 +361,8 @@ TEST(refusals)
          "unsupported_value"},
         {"\"input\":[{\"role\":\"function\",\"content\":\"a\"}]", "input[0].role", "invalid_value"},
         {"\"input\":[{\"role\":\"user\",\"content\":1}]", "input[0].content", "invalid_type"},
+        {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":1}]}]",
+         "input[0].content[0]", "invalid_type"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]",
          "input[0].content[0]", "unsupported_value"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_file\",\"file_id\":\"x\"}]}"
