@@ -37,6 +37,8 @@ struct exchange {
     const char *query;  /* not decoded, "" for none */
     const char *rest;   /* of a prefix route: the path behind it */
     struct owner owner;
+    bool
+        knows_context_stop; /* an Anthropic client that tells the context's end from max_tokens, by its headers */
     struct buf body;
 
     /* The reply: with a failure its condition and message, else this. */

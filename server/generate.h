@@ -23,6 +23,8 @@ struct generation {
     bool show_progress;   /* of the prompt, in the stream */
     bool show_stop;       /* the text ends with the stop string that ended it */
     bool no_calls;        /* a tool choice of none */
+    bool may_be_empty;    /* a limit of 0 tokens reads the prompt alone, and then is_empty */
+    bool is_empty;        /* the answer has nothing; the engine is asked for one token */
     bool hides_reasoning; /* it is not sent: if the answer comes back it is put back */
 };
 

@@ -491,7 +491,7 @@ static bool is_id(const char *s)
 struct head {
     size_t bytes;
     int n_fields, n_host, n_length, n_transfer, n_origin;
-    bool lengths_differ;
+    bool lengths_differ, knows_context_stop;
     struct session_hint session;
     const char *host, *length, *origin, *encoding, *expect, *id, *authorization, *x_api_key;
 };
@@ -525,6 +525,10 @@ static enum MHD_Result on_field(void *cls, enum MHD_ValueKind kind, const char *
         h->authorization = value;
     } else if (strcasecmp(name, "x-api-key") == 0) {
         h->x_api_key = value;
+    } else if (strcasecmp(name, "anthropic-version") == 0) {
+        h->knows_context_stop |= strcmp(value, "2023-06-01") > 0;
+    } else if (strcasecmp(name, "anthropic-beta") == 0) {
+        h->knows_context_stop |= strstr(value, "model-context-window-exceeded-") != NULL;
     } else if ((strcasecmp(name, "x-request-id") == 0 ||
                 (strcasecmp(name, "x-client-request-id") == 0 && !h->id)) &&
                is_id(value)) {
@@ -844,6 +848,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
             (void)snprintf(k->x.id, sizeof k->x.id, "%s", head.id);
         else
             make_id(&k->x);
+        k->x.knows_context_stop = head.knows_context_stop;
         session_of_headers(&head.session, k->x.record.session);
         if (!check_head(k, &head) &&
             (k->must_close || k->x.failure.condition == BODY_TOO_LARGE ||

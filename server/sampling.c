@@ -149,13 +149,21 @@ static bool read_biases(const struct fields *f, struct generation *g)
 }
 
 /* The last that is given counts; n_predict may be -1. */
-static bool read_limits(const struct fields *f, lathe_request_options *o)
+static bool read_limits(const struct fields *f, struct generation *g)
 {
-    return read_int32(f, "n_predict", &o->max_tokens, -1) &&
-           read_int32(f, "max_tokens", &o->max_tokens, 1) &&
-           read_int32(f, "max_completion_tokens", &o->max_tokens, 1) &&
-           (o->max_tokens != 0 || refuse_field(f->failure, BAD_VALUE, "n_predict",
-                                               "n_predict is 0, expected 1 or more, or -1")) &&
+    lathe_request_options *o = &g->options;
+    int32_t most = -1;
+    if (!read_int32(f, "n_predict", &o->max_tokens, -1))
+        return false;
+    if (o->max_tokens == 0)
+        return refuse_field(f->failure, BAD_VALUE, "n_predict",
+                            "n_predict is 0, expected 1 or more, or -1");
+    if (!read_int32(f, "max_tokens", &most, g->may_be_empty ? 0 : 1))
+        return false;
+    g->is_empty = most == 0;
+    if (most >= 0)
+        o->max_tokens = most > 0 ? most : 1;
+    return read_int32(f, "max_completion_tokens", &o->max_tokens, 1) &&
            read_int32(f, "min_tokens", &o->min_tokens, 0);
 }
 
@@ -175,7 +183,7 @@ bool sampling_read(const struct fields *f, struct generation *g)
         !read_float(f, "repetition_penalty", &s->repetition_penalty, 1e-6, 1e6) ||
         !field_int(f, "seed", &s->seed, -1, INT64_MAX) || !read_stops(f, "stop_sequences", g) ||
         !read_stops(f, "stop", g) || !read_stop_ids(f, g) || !read_biases(f, g) ||
-        !read_limits(f, o) || !field_bool(f, "ignore_eos", &o->ignore_eos) ||
+        !read_limits(f, g) || !field_bool(f, "ignore_eos", &o->ignore_eos) ||
         !field_bool(f, "cache_prompt", &cache) ||
         !field_bool(f, "include_stop_str_in_output", &g->show_stop) ||
         !field_text(f, "cache_salt", &salt, &n_salt))

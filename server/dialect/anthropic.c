@@ -15,8 +15,10 @@ struct messages_state {
     char id[40];
     const char *model; /* as the client named it */
     bool stream;
-    bool show_thinking; /* the client asked for it */
-    bool omit_thinking; /* its blocks are sent without their text */
+    bool knows_context_stop; /* as the exchange says */
+    bool is_empty;           /* a limit of 0 tokens: only the prompt is read */
+    bool show_thinking;      /* the client asked for it */
+    bool omit_thinking;      /* its blocks are sent without their text */
     enum block open;
     int32_t index;        /* of the block that is open, or comes next */
     struct buf content;   /* of a reply in one piece: its blocks */
@@ -76,10 +78,15 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     s->omit_thinking = g->chat.omits_thinking;
     g->hides_reasoning = !s->show_thinking;
     s->stream = g->stream;
+    g->may_be_empty = true;
     s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
                    model);
-    return sampling_read(f, g) && (s->model || refuse(&x->failure, INTERNAL, "out of memory"));
+    if (!sampling_read(f, g))
+        return false;
+    s->is_empty = g->is_empty;
+    s->knows_context_stop = x->knows_context_stop;
+    return s->model || refuse(&x->failure, INTERNAL, "out of memory");
 }
 
 /* ---- Pieces of JSON ------------------------------------------------------------------------- */
@@ -102,17 +109,19 @@ static void put_message_head(struct buf *out, const struct messages_state *s)
     buf_puts(out, ",\"content\":[");
 }
 
-static const char *stop_word(lathe_finish finish)
+static const char *stop_word(const struct messages_state *s, lathe_finish finish)
 {
+    if (finish == LATHE_FINISH_CONTEXT && s->knows_context_stop)
+        return "model_context_window_exceeded";
     return finish == LATHE_FINISH_LENGTH || finish == LATHE_FINISH_CONTEXT ? "max_tokens"
            : finish == LATHE_FINISH_CALLS                                  ? "tool_use"
            : finish == LATHE_FINISH_STOP_STRING                            ? "stop_sequence"
                                                                            : "end_turn";
 }
 
-static void put_stop(struct buf *out, const lathe_event *last)
+static void put_stop(struct buf *out, const struct messages_state *s, const lathe_event *last)
 {
-    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_word(last->finish));
+    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_word(s, last->finish));
     if (last->finish == LATHE_FINISH_STOP_STRING && last->text)
         json_print_string(out, last->text, last->n_text);
     else
@@ -236,6 +245,8 @@ static void head(struct buf *out, void *state, const lathe_usage *known)
 static void event(struct buf *out, void *state, const lathe_event *ev)
 {
     struct messages_state *s = state;
+    if (s->is_empty)
+        return;
     if (ev->type == LATHE_EVENT_REASONING && s->show_thinking) {
         open_block(out, s, THINKING_BLOCK, NULL);
         if (!s->omit_thinking)
@@ -272,16 +283,22 @@ static void error(struct buf *out, void *state, const struct failure *f)
     buf_puts(out, "\n\n");
 }
 
-static void finish(struct buf *out, void *state, const lathe_event *last)
+static void finish(struct buf *out, void *state, const lathe_event *all)
 {
     struct messages_state *s = state;
+    lathe_event shown = *all;
+    const lathe_event *last = &shown;
+    if (s->is_empty) {
+        shown.finish = LATHE_FINISH_LENGTH;
+        shown.usage.completion_tokens = shown.usage.reasoning_tokens = 0;
+    }
     int32_t n = last->usage.completion_tokens;
     close_block(out, s);
     if (!s->stream) {
         put_message_head(out, s);
         buf_append(out, buf_str(&s->content), s->content.len);
         buf_puts(out, "],");
-        put_stop(out, last);
+        put_stop(out, s, last);
         buf_puts(out, ",\"container\":null,\"usage\":");
         put_usage(out, &last->usage, n);
         buf_puts(out, ",\"context_management\":{\"applied_edits\":[]}}");
@@ -290,7 +307,7 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
         return;
     }
     buf_puts(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-    put_stop(out, last);
+    put_stop(out, s, last);
     buf_puts(out, "},\"usage\":");
     put_usage(out, &last->usage, n > 0 ? n : 1);
     buf_puts(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");

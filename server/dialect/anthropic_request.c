@@ -484,6 +484,9 @@ static bool read_tool(struct exchange *x, const struct fields *f, struct chat *c
     if (!name)
         return refuse_field(f->failure, MISSING_FIELD, path, "%s: name is missing", path);
     c->n_tools++;
+    if (json_is_true(json_object_get(tool, "strict")) && x->warnings.len == 0)
+        buf_puts(&x->warnings, "strict of tools is best effort: arguments are not bound to the "
+                               "schema");
     if (json_is_true(json_object_get(tool, "defer_loading"))) {
         c->n_deferred++;
     } else {

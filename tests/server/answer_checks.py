@@ -192,6 +192,22 @@ def check_the_limit_in_all_dialects(s):
     is_(last["choices"][0]["finish_reason"], "length")
 
 
+def check_the_end_of_the_context_in_messages(s):
+    """It has a reason of its own for clients that know it."""
+    body = {"messages": [{"role": "user", "content": "a " * 2000}], "ignore_eos": True, "thinking": {"type": "disabled"}}
+    known = ("anthropic-version", "2026-10-21"), ("anthropic-beta", "a,model-context-window-exceeded-2025-08-26")
+    for header in known + (("anthropic-version", "2023-06-01"),):
+        a = s.send("POST", MESSAGES, body, [header]).json
+        is_(a["stop_reason"], "model_context_window_exceeded" if header in known else "max_tokens")
+
+
+def check_a_limit_of_no_tokens(s):
+    """Messages alone have it: the prompt is read, and cached."""
+    body = {"messages": [{"role": "user", "content": "lorem ipsum " * 30}], "max_tokens": 0}
+    a = post(s, MESSAGES, **body)
+    is_((a["content"], a["stop_reason"], a["usage"]["output_tokens"]), ([], "max_tokens", 0))
+
+
 def check_tools_that_must_not_be_called(_):
     """B28, its first row, with the tools in the prompt: the beginning of the prompt stays what it is."""
     parameters = {"type": "object", "properties": {"id": {"type": "integer", "description": "The order number"}}, "required": ["id"]}
