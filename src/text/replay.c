@@ -58,8 +58,8 @@ bool replay_open_turn(const lathe_text *text, const lathe_prompt *p, size_t *fir
     return false;
 }
 
-/* The bytes of the turn that ids say from `begin` on; 0: they say something else, end inside a character, or have other
- * control tokens than the prompt. */
+/* The bytes of the turn that ids say from `begin` on; 0: they say something else, begin inside a token, end inside a
+ * character, or have other control tokens than the prompt. */
 static size_t match(const lathe_text *text, const lathe_prompt *p, const struct span *s,
                     size_t begin, const int32_t *id, size_t n)
 {
@@ -67,6 +67,8 @@ static size_t match(const lathe_text *text, const lathe_prompt *p, const struct 
     size_t at = begin, own = s->from; /* own: the prompt's token that is next */
     while (own < s->to && t->offset[own] < begin)
         own++;
+    if (begin > s->begin && (own == s->to || t->offset[own] != begin))
+        return 0; /* it begins inside a token, which the tokens before it need */
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *bytes = tokenizer_bytes(text->tokenizer, id[i], &len);

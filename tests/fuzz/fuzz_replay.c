@@ -25,9 +25,24 @@ static bool recall(void *ctx, const char *s, size_t n, struct buf *out)
     return turn->message % 2;
 }
 
+/* Do the tokens say the text as it stands? Of text that is not NFC they say its NFC. */
+static bool says_text(const lathe_text *t, const lathe_prompt *p)
+{
+    size_t at = 0, n;
+    for (size_t i = 0; i < p->tokens.n; i++, at += n) {
+        const char *s = lathe_token_bytes(t, p->tokens.id[i], &n);
+        require(s != NULL);
+        if (n > p->n_text - at || memcmp(p->text + at, s, n) != 0)
+            return false;
+    }
+    return at == p->n_text;
+}
+
 static void check(const lathe_text *t, const lathe_prompt *got, const lathe_prompt *plain)
 {
     size_t at = 0, k = 0;
+    if (!says_text(t, plain))
+        return;
     require(got->n_text == plain->n_text && memcmp(got->text, plain->text, got->n_text) == 0);
     for (size_t i = 0; i < got->tokens.n; i++) {
         size_t n;
@@ -62,7 +77,8 @@ static size_t read_ids(const lathe_text *t, const char *text, size_t n_text, con
         len = len < n_text - at ? len : n_text - at;
         if (lathe_tokenize(t, text + at, len, s[i + 1] & 16, &k, NULL))
             continue;
-        memcpy(id + n_id, k.id, k.n * sizeof *id);
+        if (k.n)
+            memcpy(id + n_id, k.id, k.n * sizeof *id);
         n_id += k.n;
         at += len;
         lathe_tokens_release(&k);

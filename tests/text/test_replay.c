@@ -149,6 +149,25 @@ TEST(ids_of_a_turn)
     lathe_text_close(t);
 }
 
+/* Behind "<think>\n" an empty block goes on with the same token: "\n" alone has no place there. */
+TEST(ids_that_begin_inside_a_token)
+{
+    lathe_text *t = open_nano();
+    const char *messages =
+        "[" USER ", {\"role\": \"assistant\", \"content\": \"words\"}, " USER "]";
+    struct ids ids = {.n = 0};
+    lathe_prompt plain, got;
+    add(t, &ids, "\n", 1, false);
+    render(t, messages, NULL, 0, &plain);
+    render(t, messages, &ids, 1, &got);
+    CHECK(strstr(plain.text, "<think>\n\n</think>"));
+    check_sound(t, &got, &plain);
+    CHECK_INT(got.tokens.n, plain.tokens.n);
+    lathe_prompt_release(&plain);
+    lathe_prompt_release(&got);
+    lathe_text_close(t);
+}
+
 /* An empty block, a turn without one in front of it, and messages that have no turn. */
 TEST(turns_are_counted)
 {
