@@ -58,7 +58,7 @@ TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard $(if $(CROSS),,tests/*.c tests/model/*.c) tests/op/*.c))
-BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec $(if $(CUDA),$B/bench/profile $B/bench/gpu_linear)
+BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec $B/bench/load $B/bench/server_cost $(if $(CUDA),$B/bench/profile $B/bench/gpu_linear)
 GROW_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tools/grow*.c))
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profile.c bench/gpu_linear.c,$(call sources,bench)))
 
@@ -142,6 +142,10 @@ $B/libbench.a: $(BENCH_OBJ)
 	$(CROSS)ar rcs $@ $^
 $B/bench/%: $B/bench/%.o $B/libbench.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+# What the server costs, in one process with it.
+$B/bench/server_cost: $B/bench/server_cost.o $B/libserver.a $B/libbench.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls $(LDLIBS)
+$B/bench/%.o: CPPFLAGS += -I.
 $B/tools/grow: $(GROW_OBJ) $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/model/test_grow: $B/tools/grow
@@ -203,7 +207,7 @@ help:
 	@echo 'make check-spec   speculation against plain decoding on 500 prompts; takes long'
 	@echo 'make fuzz         the fuzz targets; make fuzz-check runs them, each FUZZ_SECONDS=10'
 	@echo 'make soak         200 clients of the server that come and go at random, for five minutes'
-	@echo 'make bench        build/<config>/bench/op, engine and spec: speed beside the machine limits'
+	@echo 'make bench        build/<config>/bench/op, engine, spec, load, server_cost: speed, and what it costs'
 	@echo 'make grow         build/<config>/tools/grow: models/nano in the shape of the 27B'
 	@echo 'make deps         installs the Debian packages that make check needs'
 	@echo 'make clients      installs the npm clients of the server'\''s tests (800 MB), else skipped'
