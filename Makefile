@@ -143,8 +143,8 @@ $B/libbench.a: $(BENCH_OBJ)
 $B/bench/%: $B/bench/%.o $B/libbench.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 # What the server costs, in one process with it.
-$B/bench/server_cost: $B/bench/server_cost.o $B/libserver.a $B/libbench.a $B/libcore.a
-	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls $(LDLIBS)
+$B/bench/server_cost: $B/bench/server_cost.o $B/bench/client.o $B/libserver.a $B/liblathe.a $B/libbase.a
+	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 $B/bench/%.o: CPPFLAGS += -I.
 $B/tools/grow: $(GROW_OBJ) $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+double client_now(void); /* seconds */
+
 struct client;
 struct client_target {
     const char *host; /* an IPv4 address */

@@ -16,7 +16,6 @@
 #include <time.h>
 
 #include "base/buf.h"
-#include "bench.h"
 #include "client.h"
 
 struct options {
@@ -76,7 +75,7 @@ static bool next_request(struct load *l, uint64_t *number, double *due)
 {
     pthread_mutex_lock(&l->lock);
     *number = l->n_asked++;
-    *due = bench_now() - l->start;
+    *due = client_now() - l->start;
     if (l->o.rate > 0) {
         double u = ((double)next_random(&l->random) + 1) / 2147483649.0;
         *due = l->next_due;
@@ -101,7 +100,7 @@ static void make_body(const struct options *o, uint64_t number, struct buf *b)
 
 static void wait_until(const struct load *l, double due)
 {
-    double left = due - (bench_now() - l->start);
+    double left = due - (client_now() - l->start);
     if (left <= 0)
         return;
     const struct timespec t = {.tv_sec = (time_t)left,
@@ -142,7 +141,7 @@ static void *run_client(void *arg)
     while (next_request(l, &number, &due)) {
         make_body(&l->o, number, &body);
         wait_until(l, due);
-        double late = bench_now() - l->start - due;
+        double late = client_now() - l->start - due;
         client_ask(c, body.data, body.len, &a);
         note(&l->results, &a, late > 0 ? late : 0);
     }
@@ -242,13 +241,13 @@ int main(int argc, char **argv)
     if (!thread || pthread_mutex_init(&l.lock, NULL) != 0 ||
         pthread_mutex_init(&l.results.lock, NULL) != 0)
         die("out of memory");
-    l.start = bench_now();
+    l.start = client_now();
     for (int i = 0; i < l.o.clients; i++)
         if (pthread_create(&thread[i], NULL, run_client, &l) != 0)
             die("no thread can be started");
     for (int i = 0; i < l.o.clients; i++)
         pthread_join(thread[i], NULL);
-    print(&l, bench_now() - l.start);
+    print(&l, client_now() - l.start);
     free(thread);
     return l.results.failed ? 1 : 0;
 }

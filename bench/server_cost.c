@@ -17,11 +17,10 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "bench.h"
 #include "client.h"
 #include "server/server.h"
 
-enum { MAX_THREADS = 64, ROUNDS = 7 };
+enum { MAX_THREADS = 64, ROUNDS = 5 };
 
 struct options {
     const char *model, *spec;

@@ -57,9 +57,9 @@ struct run {
     lathe_event piece; /* type and index of what `text` holds; NONE: nothing */
     struct buf text;
     struct held held;
-    int64_t started_ms, moved_ms;
-    bool is_accepted;   /* by a slot */
-    lathe_usage known;  /* of the prompt */
+    int64_t started_ms, moved_ms, looked_ms; /* looked: at the client */
+    bool is_accepted;                        /* by a slot */
+    lathe_usage known;                       /* of the prompt */
     lathe_event last;   /* the finish of the choice that ended last; its usage is that of all */
     bool is_probed;     /* something was written to a half-closed connection */
     bool is_gone;       /* the client */
@@ -101,10 +101,11 @@ static void bell_close(struct bell *b)
 static void ring(void *ctx)
 {
     struct bell *b = ctx;
+    /* The bell outlives this: requests are closed before it. Who wakes finds the lock free. */
     pthread_mutex_lock(&b->lock);
     b->is_rung = true;
-    pthread_cond_signal(&b->rung);
     pthread_mutex_unlock(&b->lock);
+    pthread_cond_signal(&b->rung);
 }
 
 /* Until it was rung since the last time, or for WAIT_MS. */
@@ -416,8 +417,13 @@ static void finish(struct run *r)
 
 /* ---- Between events ------------------------------------------------------------------------- */
 
+/* Not at every token: that would be a system call each. */
 static void watch_peer(struct run *r)
 {
+    int64_t now = now_ms();
+    if (now - r->looked_ms < WAIT_MS)
+        return;
+    r->looked_ms = now;
     enum peer peer = stream_peer(r->x);
     if (peer == PEER_GONE) {
         give_up(r);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "certificate.h"
+#include "direct.h"
 #include "exchange.h"
 #include "history.h"
 #include "listen.h"
@@ -96,7 +97,10 @@ struct call {
     bool is_gone;      /* the library has done with the request */
     struct buf out;    /* of the stream: from n_sent on not yet taken */
     size_t n_sent;
-    int64_t taken_ms; /* when something was taken, or there was nothing to take */
+    struct direct direct; /* what goes past the library */
+    bool is_plain;        /* it may: no TLS, and chunked */
+    bool is_open;         /* the library has sent the head, and awaits what follows */
+    int64_t taken_ms;     /* when something was taken, or there was nothing to take */
     bool must_close;
     int status;         /* that was sent */
     int64_t started_ms; /* when the head was read */
@@ -317,7 +321,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t room)
         result =
             k->is_broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     } else {
-        k->is_suspended = true;
+        k->is_open = k->is_suspended = true;
         MHD_suspend_connection(k->connection);
     }
     pthread_mutex_unlock(&k->lock);
@@ -347,6 +351,50 @@ static void wake(struct call *k)
         k->is_suspended = false;
         MHD_resume_connection(k->connection);
     }
+}
+
+/* Is something not taken yet? With k->lock held. */
+static bool is_pending(const struct call *k)
+{
+    return k->n_sent < k->out.len || direct_is_torn(&k->direct);
+}
+
+/* Sends what can be sent past the library, of the chunk that is on its way and of what waits behind it. */
+static bool send_directly(struct call *k)
+{
+    size_t before = k->direct.n_sent;
+    bool may = k->is_plain && k->is_open && k->is_suspended && !k->is_gone, ok = true;
+    if (!may)
+        return true;
+    if (direct_is_torn(&k->direct)) {
+        ok = direct_flush(&k->direct, k->c->fd);
+        if (k->direct.n_sent > before)
+            k->taken_ms = now_ms();
+    }
+    if (ok && k->n_sent < k->out.len && !direct_is_torn(&k->direct)) {
+        ok = direct_write(&k->direct, k->c->fd, k->out.data + k->n_sent, k->out.len - k->n_sent);
+        k->n_sent = k->out.len;
+        k->taken_ms = now_ms();
+    }
+    return ok;
+}
+
+/* Until the chunk that is on its way has left, for as long as a client may take nothing; a reply that is cut off in it is
+ * broken. */
+static void finish_directly(struct call *k)
+{
+    int64_t stall_ms = (int64_t)k->x.server->options.write_timeout_s * 1000, start = now_ms();
+    pthread_mutex_lock(&k->lock);
+    while (send_directly(k) && direct_is_torn(&k->direct) && !k->is_broken &&
+           now_ms() - k->taken_ms <= stall_ms &&
+           !(atomic_load(&k->http->must_end) && now_ms() - start > LAST_WORDS_MS)) {
+        struct pollfd p = {.fd = k->c->fd, .events = POLLOUT};
+        pthread_mutex_unlock(&k->lock);
+        (void)poll(&p, 1, WATCH_MS);
+        pthread_mutex_lock(&k->lock);
+    }
+    k->is_broken |= direct_is_torn(&k->direct);
+    pthread_mutex_unlock(&k->lock);
 }
 
 /* An exchange is the first member of its call. */
@@ -383,18 +431,19 @@ bool stream_write(struct exchange *x, struct buf *bytes)
         k->n_sent = 0;
         k->taken_ms = now_ms();
     }
-    size_t left = k->out.len - k->n_sent;
+    size_t left = k->out.len - k->n_sent + k->direct.frame.len - k->direct.n_sent;
     if (k->n_sent > STREAM_LIMIT) {
-        memmove(k->out.data, k->out.data + k->n_sent, left);
-        k->out.len = left;
+        k->out.len -= k->n_sent;
+        memmove(k->out.data, k->out.data + k->n_sent, k->out.len);
         k->n_sent = 0;
     }
     if (left <= STREAM_LIMIT)
         buf_append(&k->out, buf_str(bytes), bytes->len);
     bool ok = !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory &&
-              !bytes->over && !bytes->no_memory;
+              !bytes->over && !bytes->no_memory && send_directly(k);
     k->is_broken |= !ok;
-    wake(k);
+    if (!ok || !k->is_plain || !k->is_open)
+        wake(k);
     pthread_mutex_unlock(&k->lock);
     buf_clear(bytes);
     return ok;
@@ -416,7 +465,7 @@ enum peer stream_peer(struct exchange *x)
     /* The library closes the socket after is_gone is set. */
     pthread_mutex_lock(&k->lock);
     struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP};
-    if (k->is_gone || (k->n_sent < k->out.len && now_ms() - k->taken_ms > stall_ms) ||
+    if (k->is_gone || !send_directly(k) || (is_pending(k) && now_ms() - k->taken_ms > stall_ms) ||
         (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL)))
         peer = PEER_GONE;
     else if (p.revents & POLLRDHUP)
@@ -664,6 +713,7 @@ static void drop(struct call *k)
     buf_release(&k->x.trace);
     buf_release(&k->x.ignored);
     buf_release(&k->out);
+    direct_release(&k->direct);
     free(k->x.path);
     free(k->method);
     pthread_mutex_destroy(&k->lock);
@@ -693,6 +743,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     buf_init(&k->x.trace, SIZE_MAX / 2);
     buf_init(&k->x.ignored, MAX_LISTED_BYTES);
     buf_init(&k->out, SIZE_MAX / 2);
+    direct_init(&k->direct);
     set_stage(h, c, STAGE_BODY);
     return k;
 }
@@ -754,6 +805,7 @@ static void *job(void *arg)
         k->x.route->handle(&k->x);
     else
         run_in_turn(k);
+    finish_directly(k);
     pthread_mutex_lock(&k->lock);
     k->is_done = true;
     wake(k);
@@ -836,12 +888,12 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
 {
     struct call *k = *context;
     (void)url;
-    (void)protocol;
     if (!k) {
         struct head head = {0};
         k = begin(cls, mc, method);
         if (!k)
             return MHD_NO;
+        k->is_plain = !k->x.server->options.tls_cert && strcmp(protocol, "HTTP/1.1") == 0;
         *context = k;
         (void)MHD_get_connection_values(mc, MHD_HEADER_KIND, on_field, &head);
         if (head.id)

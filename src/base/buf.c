@@ -83,9 +83,16 @@ void buf_putc(struct buf *b, char c)
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
     va_list ap;
+    size_t room = b->data && !b->over && !b->no_memory ? b->cap - b->len : 0;
     va_start(ap, fmt);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vsnprintf(room ? b->data + b->len : NULL, room, fmt, ap);
     va_end(ap);
+    if (n >= 0 && (size_t)n < room && (size_t)n <= b->limit - b->len) {
+        b->len += (size_t)n;
+        return;
+    }
+    if (room)
+        b->data[b->len] = 0; /* what fitted is taken back */
     if (n < 0 || !reserve(b, (size_t)n))
         return;
     va_start(ap, fmt);
