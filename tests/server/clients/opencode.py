@@ -87,8 +87,11 @@ def check_a_turn_in_chat():
 
 
 def check_a_turn_in_responses():
-    items = [i.get("type", "message") for i in turn(RESPONSES)]
-    is_(items[-5:], ["message", "function_call", "function_call", "function_call_output", "function_call_output"])
+    items = [i for i in turn(RESPONSES) if i.get("role") not in ("system", "developer", "user")]
+    is_([i.get("type", "message") for i in items],
+        ["reasoning", "message", "function_call", "function_call", "function_call_output", "function_call_output"])
+    is_([p["text"] for p in items[0]["summary"]], ["The user wants two files."])
+    is_(items[0]["encrypted_content"].startswith("l1."), True)
 
 
 def check_a_turn_in_messages():
