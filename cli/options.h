@@ -39,7 +39,7 @@ struct option {
 
 struct options {
     const char *command; /* for messages: "run" */
-    const char *help;    /* what --help prints: 24 lines of 80 columns at most */
+    const char *help;    /* what --help prints: 24 lines of 80 columns at most, 60 of serve */
     struct option row[OPTION_MAX_ROWS];
     size_t n;
     const char *operand; /* what an argument that is no option is, "DIR"; NULL: there are none */

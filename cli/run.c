@@ -31,8 +31,8 @@ static const char help[] =
     "                             standard error, or --logprobs-file FILE\n"
     "\n"
     "The answer goes to standard output, a tool call as a line of JSON. Reasoning is\n"
-    "dimmed there on a terminal, else on standard error (with --logprobs there, in its\n"
-    "lines). Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
+    "dimmed there on a terminal, else on standard error (with --logprobs there, in\n"
+    "its lines). Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
 
 struct run {
     struct options options;

@@ -293,6 +293,24 @@ def check_clients_that_go_away_again_and_again(_):
         is_(s.send("GET", "/health").status, 200)
 
 
+def check_thinking_budgets(s):
+    """The block is closed after so many tokens, a newline, the tag and two newlines, in every dialect; a budget of 0 leaves
+    the prompt as it is."""
+    question = [{"role": "user", "content": "Name a city."}]
+    for budget in (0, 4):
+        chat = post(s, CHAT, messages=question, thinking_budget=budget, temperature=0, return_token_ids=True)
+        messages = post(s, MESSAGES, messages=question, thinking={"type": "enabled", "budget_tokens": budget}, temperature=0)
+        responses = post(s, RESPONSES, input=question, reasoning={"max_tokens": budget}, temperature=0)
+        is_(chat["usage"]["completion_tokens_details"]["reasoning_tokens"], budget + 3)
+        is_(messages["usage"]["output_tokens_details"]["thinking_tokens"], budget + 3)
+        is_(responses["usage"]["output_tokens_details"]["reasoning_tokens"], budget + 3)
+        text = chat["choices"][0]["message"]["content"]
+        is_(len(text) > 5 and text, messages["content"][-1]["text"])
+        is_(text, responses["output"][-1]["content"][0]["text"])
+        is_("reasoning_content" in chat["choices"][0]["message"], budget > 0)
+        is_(chat["prompt_token_ids"], post(s, CHAT, messages=question, max_tokens=1, return_token_ids=True)["prompt_token_ids"])
+
+
 ALL = [f for name, f in list(globals().items()) if name.startswith("check_")]
 with Server(PROGRAM, MODEL, "--slots", "2") as server:
     sys.exit(Checks("test_answers_http").run(ALL, sys.argv[3:], server))
