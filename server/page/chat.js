@@ -17,14 +17,14 @@ export class Chat {
     this.draft = "";
     try {
       const stored = JSON.parse(localStorage.getItem(PLACE));
-      this.messages = stored.messages ?? [];
+      this.messages = stored.messages.filter((m) => typeof m.role === "string" && typeof m.content === "string");
       this.draft = stored.draft ?? "";
     } catch {
       // Nothing is stored, or not ours.
     }
     // An answer that was under way when the page went away.
     const last = this.messages.at(-1);
-    if (last?.role === "assistant" && !last.page.finish) last.page.finish = "stopped";
+    if (last?.role === "assistant" && !last.page?.finish) last.page = { ...last.page, finish: "stopped" };
   }
 
   save() {

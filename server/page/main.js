@@ -6,6 +6,7 @@ import { View } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const SAVE_MS = 1000;
+const PANEL = "lathe.panel"; // where it is kept whether the panel is shown
 const settings = new Settings($("settings-form"), $("tools-error"));
 const chat = new Chat();
 const panel = new Panel($("panel"));
@@ -18,8 +19,10 @@ const view = new View($("log"), $("turns"), $("empty"), {
   again,
 });
 
-function say(text) {
+// Told to screen readers, so without what changes all the time, which `percent` is for.
+function say(text, percent = "") {
   if ($("status").textContent !== text) $("status").textContent = text;
+  $("percent").textContent = percent;
 }
 
 function show() {
@@ -79,7 +82,7 @@ async function follow(message, signal) {
     apply(message, chunk);
     const delta = chunk.choices?.[0]?.delta ?? {};
     panel.piece(message.page, Boolean(delta.content || delta.reasoning_content || delta.tool_calls));
-    say(words(message));
+    say(words(message), percent(message));
     if (performance.now() - saved > SAVE_MS) {
       chat.save();
       saved = performance.now();
@@ -97,8 +100,12 @@ function words(message) {
   if (message.tool_calls) return "Calling a tool";
   if (message.content) return "Answering";
   if (message.reasoning_content) return "Thinking";
+  return message.page.progress ? "Reading the prompt" : "Waiting";
+}
+
+function percent(message) {
   const p = message.page.progress;
-  return p?.total ? `Reading the prompt: ${Math.floor((100 * p.processed) / p.total)} %` : "Waiting";
+  return p?.total && words(message) === "Reading the prompt" ? `${Math.floor((100 * p.processed) / p.total)} %` : "";
 }
 
 async function answer() {
@@ -186,11 +193,16 @@ $("reset-settings").addEventListener("click", () => {
   settings.reset();
   access.key = "";
 });
-$("show-panel").addEventListener("click", () => {
-  const panelIsHidden = !$("panel").hidden;
-  $("panel").hidden = panelIsHidden;
-  $("show-panel").setAttribute("aria-expanded", String(!panelIsHidden));
+// Without a choice a narrow window is left to the conversation.
+function showPanel() {
+  const choice = localStorage.getItem(PANEL) ?? (matchMedia("(max-width: 50rem)").matches ? "hidden" : "shown");
+  $("panel").hidden = choice === "hidden";
+  $("show-panel").setAttribute("aria-expanded", String(choice !== "hidden"));
   panel.look();
+}
+$("show-panel").addEventListener("click", () => {
+  localStorage.setItem(PANEL, $("panel").hidden ? "shown" : "hidden");
+  showPanel();
 });
 window.addEventListener("pagehide", () => chat.save());
 
@@ -198,23 +210,24 @@ window.addEventListener("pagehide", () => chat.save());
 
 async function untilReady() {
   for (;;) {
-    let status = "no answer";
+    let status = "The server does not answer", share = "";
     try {
       const response = await fetch("health", { cache: "no-store" });
       const health = await response.json();
       if (response.ok) return say("");
-      status = health.status;
-      if (status === "loading") status = `the model is being loaded, ${Math.round(100 * health.progress)} %`;
+      status = `The server: ${health.status}`;
+      if (health.status === "loading") share = `${Math.round(100 * health.progress)} %`;
     } catch {
       // It is not there, or not yet.
     }
-    say(`The server: ${status}`);
+    say(status, share);
     await pause(1000);
   }
 }
 
 async function start() {
   $("input").value = chat.draft;
+  showPanel();
   show();
   view.toEnd();
   await untilReady();

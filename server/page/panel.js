@@ -46,7 +46,6 @@ export class Panel {
     this.off = { metrics: false, slots: false };
     this.timer = 0;
     document.addEventListener("visibilitychange", () => this.look());
-    this.look();
   }
 
   put(id, text) {

@@ -289,6 +289,11 @@ def check_for_all():
         b.evaluate("document.getElementById('settings').close()")
         b.call("Emulation.setDeviceMetricsOverride", width=360, height=640, deviceScaleFactor=1, mobile=True)
         is_(b.evaluate("document.documentElement.scrollWidth"), 360)
+        b.reload()
+        is_(b.evaluate("document.getElementById('panel').hidden"), True)
+        b.evaluate("document.getElementById('show-panel').click()")
+        b.reload()
+        is_(b.evaluate("document.getElementById('panel').hidden"), False)
         is_(b.evaluate("document.getElementById('send').getBoundingClientRect().right <= 360"), True)
 
 
