@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "args.h"
 #include "cli.h"
@@ -325,6 +328,15 @@ static void tell_address(const struct serve *v)
     fprintf(stderr, is_path ? "\n" : ":%d\n", (int)server_port(v->server));
 }
 
+/* Every request has a thread. By default glibc gives threads heaps of their own, several for each processor, and none of
+ * them gives back what one request once took: with one heap, resident memory stays where it is under load. */
+static void keep_one_heap(void)
+{
+#ifdef M_ARENA_MAX
+    (void)mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 static lathe_status serve(struct serve *v, lathe_error *err)
 {
     static struct signals signals;
@@ -382,6 +394,7 @@ int serve_main(int argc, char **argv)
     if (!options_parse(&v.options, argc, argv, &code) ||
         !engine_args_check(&v.options, &v.engine, &code))
         return code;
+    keep_one_heap();
     if (v.budget_message && strstr(v.budget_message, "</think>"))
         return options_usage(&v.options, "--budget-message: </think> follows it by itself");
     return serve(&v, &err) ? cli_fail(&err) : EXIT_DONE;
