@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
 #include "recall.h"
 #include "state.h"
 #include "writer.h"
@@ -44,9 +43,10 @@ static struct call call_of(const struct writer *w, const json_t *call)
     return (struct call){id ? id : "", name ? name : "", json_object_get(in, "arguments")};
 }
 
+/* Among the messages up to the assistant's next. */
 static bool has_result(const struct writer *w, const char *id)
 {
-    for (size_t i = w->i + 1; i < w->n; i++)
+    for (size_t i = w->i + 1; i < w->n && !writer_is(w, w->list[i], "role", "assistant"); i++)
         if (writer_is(w, w->list[i], "role", "tool") &&
             writer_is(w, w->list[i], "tool_call_id", id))
             return true;
@@ -241,8 +241,8 @@ static bool put_remembered(const struct writer *w, const json_t *content, const 
     if (n_calls == 0) {
         unsigned char key[MEMORY_KEY];
         collect_content(w, content, &text);
-        memory_key(key, buf_str(w->out), before, buf_str(&text), text.len);
-        found = memory_reasoning(m, key, &reasoning);
+        found = memory_key(w->prefix, buf_str(w->out), before, buf_str(&text), text.len, key) &&
+                memory_reasoning(m, key, &reasoning);
     }
     found = found && reasoning.len && !reasoning.no_memory;
     if (found)

@@ -173,6 +173,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
                        .server = f->server,
                        .chat = c,
                        .reads_carriers = reads_carriers};
+    struct memory_prefix prefix = {0};
     if (!field_array(f, "messages", &array, MAX_MESSAGES))
         return false;
     if (!array)
@@ -200,6 +201,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
             to++;
         sort_results(&w, list[i], list, i + 1, to);
     }
+    w.prefix = &prefix;
     w.list = list;
     w.n = n;
     buf_putc(&c->messages, '[');
@@ -212,6 +214,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
     buf_putc(&c->messages, ']');
     c->ends_with_assistant = ok && writer_is(&w, list[n - 1], "role", "assistant");
     free(list);
+    memory_prefix_release(&prefix);
     return ok && (list_turns(c) || refuse(f->failure, INTERNAL, "out of memory"));
 }
 

@@ -349,8 +349,11 @@ static void remember(struct run *r, int32_t choice)
     bool is_hidden = r->g.options.conversation && messages->len && a->n_calls == 0 &&
                      r->g.hides_reasoning && a->reasoning.len &&
                      !r->x->server->options.no_restore_reasoning;
+    struct memory_prefix prefix = {0};
     if (is_hidden)
-        memory_key(key, messages->data, messages->len - 1, buf_str(&a->text), a->text.len);
+        is_hidden = memory_key(&prefix, messages->data, messages->len - 1, buf_str(&a->text),
+                               a->text.len, key);
+    memory_prefix_release(&prefix);
     memory_keep(r->x->server->memory, a, is_hidden ? key : NULL);
 }
 

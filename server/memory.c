@@ -178,17 +178,28 @@ static void key_of_call(unsigned char key[MEMORY_KEY], const char *id)
     SHA256((const unsigned char *)own, strlen(own), key);
 }
 
-void memory_key(unsigned char key[MEMORY_KEY], const char *messages, size_t n_messages,
-                const char *text, size_t n_text)
+bool memory_key(struct memory_prefix *p, const char *messages, size_t n_messages, const char *text,
+                size_t n_text, unsigned char key[MEMORY_KEY])
 {
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1 &&
-              EVP_DigestUpdate(ctx, messages, n_messages) == 1 &&
-              EVP_DigestUpdate(ctx, "", 1) == 1 && EVP_DigestUpdate(ctx, text, n_text) == 1 &&
-              EVP_DigestFinal_ex(ctx, key, NULL) == 1;
-    if (!ok)
-        memset(key, 0, MEMORY_KEY);
-    EVP_MD_CTX_free(ctx);
+    if (!p->hash) {
+        p->hash = EVP_MD_CTX_new();
+        p->n = 0;
+        if (!p->hash || EVP_DigestInit_ex(p->hash, EVP_sha256(), NULL) != 1)
+            return false;
+    }
+    EVP_MD_CTX *whole = EVP_MD_CTX_new();
+    bool ok = whole && EVP_DigestUpdate(p->hash, messages + p->n, n_messages - p->n) == 1;
+    p->n = n_messages;
+    ok = ok && EVP_MD_CTX_copy_ex(whole, p->hash) == 1 && EVP_DigestUpdate(whole, "", 1) == 1 &&
+         EVP_DigestUpdate(whole, text, n_text) == 1 && EVP_DigestFinal_ex(whole, key, NULL) == 1;
+    EVP_MD_CTX_free(whole);
+    return ok;
+}
+
+void memory_prefix_release(struct memory_prefix *p)
+{
+    EVP_MD_CTX_free(p->hash);
+    *p = (struct memory_prefix){0};
 }
 
 /* ---- Keeping and finding -------------------------------------------------------------------- */

@@ -29,9 +29,16 @@ struct memory;
 lathe_status memory_open(struct memory **m, size_t bytes, lathe_error *err);
 void memory_close(struct memory *m); /* NULL is allowed */
 
-/* The key of an answer without calls: the messages before it, as JSON without the closing bracket, and its text. */
-void memory_key(unsigned char key[MEMORY_KEY], const char *messages, size_t n_messages,
-                const char *text, size_t n_text);
+/* Keys of answers without calls: the messages before one, as JSON without the closing bracket, and its text. A prefix is
+ * zeroed at first, and released; later keys of it are of more messages behind the same ones, and read those once. */
+struct memory_prefix {
+    void *hash;
+    size_t n; /* bytes in it */
+};
+/* False without memory. */
+bool memory_key(struct memory_prefix *p, const char *messages, size_t n_messages, const char *text,
+                size_t n_text, unsigned char key[MEMORY_KEY]);
+void memory_prefix_release(struct memory_prefix *p);
 
 /* Keeps an answer under the ids of its calls, and, with a key, under that. */
 void memory_keep(struct memory *m, const struct recording *a, const unsigned char *key);

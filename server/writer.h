@@ -3,6 +3,7 @@
 #define LATHE_SERVER_WRITER_H
 
 #include "conversation.h"
+#include "memory.h"
 
 struct writer {
     const struct json_doc *d;
@@ -11,6 +12,7 @@ struct writer {
     struct chat *chat;
     const json_t *const *list; /* [n] messages; i: the one at hand */
     size_t n, i;
+    struct memory_prefix *prefix; /* of the messages so far */
     bool
         reads_carriers; /* the member "carrier" of a message, which the server's own readers write */
 };

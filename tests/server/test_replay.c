@@ -140,6 +140,26 @@ TEST(memory_of_calls)
     buf_release(&reasoning);
 }
 
+/* A prefix that grows gives the keys that it gives at once. */
+TEST(keys_of_prefixes)
+{
+    static const char messages[] = "[{\"role\": \"user\"}, {\"role\": \"assistant\"}, {}";
+    struct memory_prefix growing = {0};
+    unsigned char key[MEMORY_KEY], last[MEMORY_KEY] = {0};
+    for (size_t n = 0; n < sizeof messages; n++) {
+        struct memory_prefix once = {0};
+        unsigned char want[MEMORY_KEY];
+        CHECK(memory_key(&growing, messages, n, "text", 4, key));
+        CHECK(memory_key(&once, messages, n, "text", 4, want));
+        CHECK(memcmp(key, want, MEMORY_KEY) == 0 && memcmp(key, last, MEMORY_KEY) != 0);
+        CHECK(memory_key(&once, messages, n, "texts", 5, want));
+        CHECK(memcmp(key, want, MEMORY_KEY) != 0);
+        memcpy(last, key, MEMORY_KEY);
+        memory_prefix_release(&once);
+    }
+    memory_prefix_release(&growing);
+}
+
 /* ---- Carriers ------------------------------------------------------------------------------- */
 
 static void check_carried(const char *text, size_t n, const int32_t *id, size_t n_id)
