@@ -144,8 +144,12 @@ function send() {
 function giveResult(call, text) {
   chat.messages.push({ role: "tool", tool_call_id: call.id, content: text });
   chat.save();
-  if (chat.missing().length) show();
-  else answer();
+  if (!chat.missing().length) {
+    answer();
+    return;
+  }
+  show();
+  document.querySelector(".result:not([hidden]) textarea").focus();
 }
 
 // The answer once more, or a message back into the field.

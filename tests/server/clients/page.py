@@ -215,10 +215,10 @@ def check_tools():
         until_status(b, "The answer waits for the results of its tools")
         is_(b.evaluate("[...document.querySelectorAll('.call > summary')].map(e => e.textContent)"),
             ["Tool call: get_time"] * 2)
-        for n, result in enumerate(("12:00", "12:01")):
-            b.evaluate(f"document.querySelectorAll('.result textarea')[{n}].focus()")
+        b.evaluate("document.querySelector('.result textarea').focus()")
+        for result in "12:00", "12:01":
             b.type(result)
-            b.evaluate(f"document.querySelectorAll('.result')[{n}].requestSubmit()")
+            b.evaluate("document.activeElement.form.requestSubmit()")
         until_status(b, "The answer is complete")
         is_(texts(b)[-1], "Noon in both.")
         body = r.turns()[1].json
