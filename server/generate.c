@@ -5,10 +5,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "history.h"
 #include "log.h"
 #include "memory.h"
 #include "metrics.h"
+#include "served.h"
 #include "session.h"
 #include "state.h"
 #include "trace.h"
@@ -503,7 +503,7 @@ static void begin_choices(struct run *r)
         }
         r->work[r->n_begun] = (struct work){
             .number = lathe_request_number(*request), .x = r->x, .dialect = r->d->name};
-        history_begin(r->x->server->history, &r->work[r->n_begun]);
+        served_begin(r->x->server->served, &r->work[r->n_begun]);
         trace_prompt(r->trace, r->n_begun, *request);
         if (r->n_begun++ == 0)
             r->known.prompt_tokens = lathe_request_prompt_tokens(*request);
@@ -698,7 +698,7 @@ void generate(struct exchange *x, const struct dialect *d)
         trace_end(r->trace, x);
     }
     for (int32_t i = 0; i < r->n_begun; i++) {
-        history_end(x->server->history, &r->work[i]);
+        served_end(x->server->served, &r->work[i]);
         lathe_request_close(r->request[i]);
     }
     for (int32_t i = 0; i < r->n_choices; i++)

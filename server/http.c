@@ -25,11 +25,11 @@
 #include "certificate.h"
 #include "direct.h"
 #include "exchange.h"
-#include "history.h"
 #include "listen.h"
 #include "log.h"
 #include "metrics.h"
 #include "route.h"
+#include "served.h"
 #include "session.h"
 #include "state.h"
 #include "trace.h"
@@ -695,7 +695,7 @@ static void is_over(const struct exchange *x, int status, int64_t ms)
 {
     metrics_request(x->server->metrics, x, status, (double)ms * 1e-3);
     if (x->record.dialect || x->failure.condition != FINE)
-        history_add(x->server->history, x, status, ms);
+        served_add(x->server->served, x, status, ms);
     log_request(x, status, ms);
     trace_write(x->server->trace, x, status, ms);
 }

@@ -12,10 +12,10 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "certificate.h"
-#include "history.h"
 #include "log.h"
 #include "memory.h"
 #include "metrics.h"
+#include "served.h"
 #include "state.h"
 #include "store.h"
 #include "trace.h"
@@ -221,7 +221,7 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = metrics_open(&s->metrics, err);
     if (!st)
-        st = history_open(&s->history, err);
+        st = served_open(&s->served, err);
     if (!st && o->trace)
         st = trace_open(&s->trace, o->trace, o->trace_bytes, o->trace_text, err);
     if (!st && o->trace_text && !o->trace)
@@ -329,7 +329,7 @@ void server_close(struct server *s)
     store_close(s->store);
     log_close(s->log);
     metrics_close(s->metrics);
-    history_close(s->history);
+    served_close(s->served);
     trace_close(s->trace);
     if (s->options.tls_cert)
         certificates_release();

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "history.h"
+#include "served.h"
 #include "state.h"
 #include "url.h"
 
@@ -26,9 +26,9 @@ static void put_slot(struct buf *out, struct server *s, int32_t i, const lathe_s
     struct who who = {.dialect = ""};
     int32_t draft_k;
     if (busy)
-        (void)history_find(s->history, slot->request, &who);
+        (void)served_find(s->served, slot->request, &who);
     else
-        history_session(s->history, slot->request, who.session);
+        served_session(s->served, slot->request, who.session);
     buf_printf(out, "{\"id\":%d,\"is_processing\":%s,\"phase\":\"%s\"", (int)i,
                busy ? "true" : "false", phase[slot->phase]);
     put(out, "request_id", who.id);
@@ -133,7 +133,7 @@ static bool is_enabled(struct exchange *x)
 void debug_requests(struct exchange *x)
 {
     if (is_enabled(x))
-        history_print(x->server->history, &x->reply);
+        served_print(x->server->served, &x->reply);
 }
 
 /* Every slot holds one prefix, and its state is the one point that a prompt can go on from. */
@@ -154,7 +154,7 @@ void debug_cache(struct exchange *x)
                          plan.recurrent / (uint64_t)x->server->options.n_slots;
         if (slot[i].n_held == 0)
             continue;
-        history_session(x->server->history, slot[i].request, session);
+        served_session(x->server->served, slot[i].request, session);
         buf_printf(
             &x->reply,
             "%s{\"slot\":%d,\"tokens\":%d,\"in_use\":%s,\"idle_seconds\":%.3f,\"bytes\":%llu,"

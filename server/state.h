@@ -24,7 +24,7 @@ struct server {
     _Atomic(int) log_level; /* enum log_level */
     struct log *log;
     struct metrics *metrics;
-    struct history *history;
+    struct served *served;
     struct trace *trace;     /* NULL: none */
     struct weights *weights; /* set before PHASE_READY; NULL: its thread could not be started */
     struct http *http;

@@ -1,12 +1,12 @@
 /* Who is served now, and who was: for /slots and /debug. */
-#ifndef LATHE_SERVER_HISTORY_H
-#define LATHE_SERVER_HISTORY_H
+#ifndef LATHE_SERVER_SERVED_H
+#define LATHE_SERVER_SERVED_H
 
 #include "exchange.h"
 
-struct history;
-lathe_status history_open(struct history **h, lathe_error *err);
-void history_close(struct history *h); /* NULL is allowed */
+struct served;
+lathe_status served_open(struct served **h, lathe_error *err);
+void served_close(struct served *h); /* NULL is allowed */
 
 /* One request of the engine, while it is open; the exchange must stay as long. */
 struct work {
@@ -15,9 +15,9 @@ struct work {
     const struct exchange *x;
     const char *dialect;
 };
-void history_begin(struct history *h, struct work *w);
+void served_begin(struct served *h, struct work *w);
 /* No-op for work that was not begun. */
-void history_end(struct history *h, struct work *w);
+void served_end(struct served *h, struct work *w);
 
 /* Of a request of the engine that is open. */
 struct who {
@@ -25,13 +25,13 @@ struct who {
     const char *dialect; /* constant */
     char session[SESSION_SIZE];
 };
-bool history_find(struct history *h, uint64_t number, struct who *out);
+bool served_find(struct served *h, uint64_t number, struct who *out);
 /* The session of one that is open or was among the last; "" if it has none or is not known. */
-void history_session(struct history *h, uint64_t number, char out[SESSION_SIZE]);
+void served_session(struct served *h, uint64_t number, char out[SESSION_SIZE]);
 
 /* A request that is over: the last 256 are kept. */
-void history_add(struct history *h, const struct exchange *x, int status, int64_t ms);
+void served_add(struct served *h, const struct exchange *x, int status, int64_t ms);
 /* A JSON array of them, the oldest first. */
-void history_print(struct history *h, struct buf *out);
+void served_print(struct served *h, struct buf *out);
 
 #endif

@@ -1,4 +1,4 @@
-#include "history.h"
+#include "served.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 enum { KEPT = 256, SESSIONS_KEPT = 1024, RECORD_LIMIT = 16 << 10 };
 
-struct history {
+struct served {
     pthread_mutex_t lock;
     struct work *first;
     char *record[KEPT]; /* JSON objects, the next to be replaced at `at` */
@@ -21,7 +21,7 @@ struct history {
     } over[SESSIONS_KEPT];
 };
 
-lathe_status history_open(struct history **h, lathe_error *err)
+lathe_status served_open(struct served **h, lathe_error *err)
 {
     *h = calloc(1, sizeof **h);
     if (!*h)
@@ -30,7 +30,7 @@ lathe_status history_open(struct history **h, lathe_error *err)
     return LATHE_OK;
 }
 
-void history_close(struct history *h)
+void served_close(struct served *h)
 {
     if (!h)
         return;
@@ -40,7 +40,7 @@ void history_close(struct history *h)
     free(h);
 }
 
-void history_begin(struct history *h, struct work *w)
+void served_begin(struct served *h, struct work *w)
 {
     pthread_mutex_lock(&h->lock);
     w->before = NULL;
@@ -51,7 +51,7 @@ void history_begin(struct history *h, struct work *w)
     pthread_mutex_unlock(&h->lock);
 }
 
-void history_end(struct history *h, struct work *w)
+void served_end(struct served *h, struct work *w)
 {
     if (!w->number)
         return;
@@ -65,7 +65,7 @@ void history_end(struct history *h, struct work *w)
     pthread_mutex_unlock(&h->lock);
 }
 
-bool history_find(struct history *h, uint64_t number, struct who *out)
+bool served_find(struct served *h, uint64_t number, struct who *out)
 {
     pthread_mutex_lock(&h->lock);
     const struct work *w = h->first;
@@ -80,12 +80,12 @@ bool history_find(struct history *h, uint64_t number, struct who *out)
     return w != NULL;
 }
 
-void history_session(struct history *h, uint64_t number, char out[SESSION_SIZE])
+void served_session(struct served *h, uint64_t number, char out[SESSION_SIZE])
 {
     struct who who;
     size_t i = number % SESSIONS_KEPT;
     out[0] = 0;
-    if (history_find(h, number, &who)) {
+    if (served_find(h, number, &who)) {
         memcpy(out, who.session, SESSION_SIZE);
         return;
     }
@@ -95,7 +95,7 @@ void history_session(struct history *h, uint64_t number, char out[SESSION_SIZE])
     pthread_mutex_unlock(&h->lock);
 }
 
-void history_add(struct history *h, const struct exchange *x, int status, int64_t ms)
+void served_add(struct served *h, const struct exchange *x, int status, int64_t ms)
 {
     struct buf b;
     buf_init(&b, RECORD_LIMIT);
@@ -114,7 +114,7 @@ void history_add(struct history *h, const struct exchange *x, int status, int64_
     free(old);
 }
 
-void history_print(struct history *h, struct buf *out)
+void served_print(struct served *h, struct buf *out)
 {
     bool any = false;
     buf_putc(out, '[');
