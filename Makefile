@@ -167,7 +167,7 @@ $B/%.cu.o: %.cu
 build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 	@sh tests/oracle/install.sh build/npm
 
-check: $(TESTS) $B/lathe $B/tests/server/scripted_server layers build/npm/installed
+check: $(TESTS) $B/lathe $B/bench/load $B/tests/server/scripted_server layers build/npm/installed
 	@LATHE=$B/lathe SCRIPTED_SERVER=$B/tests/server/scripted_server sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
 # Speculation against plain decoding on all 500 prompts, every K, one and two threads: an hour with -j2.

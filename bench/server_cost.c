@@ -5,13 +5,17 @@
  * The server runs in this process, over one engine thread and no speculation unless --spec says so, and its client in
  * another. Processor time of the process is taken, less that of the engine's own threads; requests of one token and of
  * N + 1 (256) give what a request and what a token take. Through the library alone the same is measured, and its difference is
- * the server's. Then the time from sending a request to the first piece of its answer, less the engine's own prefill time
- * of that request. Medians and the n-th of 100. */
+ * the server's. Beside it stands what the kernel takes to send as many chunks of that size to a process that waits for
+ * them, from the thread that gets the tokens: no server streams for less. Then the time from sending a request to the first
+ * piece of its answer, less the engine's own prefill time of that request. Medians. */
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +24,7 @@
 #include "client.h"
 #include "server/server.h"
 
-enum { MAX_THREADS = 64, ROUNDS = 5 };
+enum { MAX_THREADS = 64, ROUNDS = 5, CHUNK = 270 };
 
 struct options {
     const char *model, *spec;
@@ -94,8 +98,10 @@ static void question(char out[200], int i)
     (void)snprintf(out, 200, PROMPT "%d of them.", i);
 }
 
-static double ask_library(lathe_engine *e, int i, int tokens)
+/* sink: a socket that gets as many bytes for every piece as a chunk of a stream has; -1: none. */
+static double ask_library(lathe_engine *e, int i, int tokens, int sink)
 {
+    static const char chunk[CHUNK];
     char text[200], messages[300];
     lathe_request_options o;
     lathe_request *r;
@@ -112,9 +118,11 @@ static double ask_library(lathe_engine *e, int i, int tokens)
     o.no_prefix_reuse = true;
     if (lathe_request_submit(e, &o, &r, &err))
         die(err.message);
-    do
+    do {
         lathe_request_next(r, -1, &ev);
-    while (ev.type != LATHE_EVENT_FINISH);
+        if (sink >= 0 && ev.n_text && send(sink, chunk, sizeof chunk, MSG_NOSIGNAL) < 0)
+            die("nobody reads what is sent");
+    } while (ev.type != LATHE_EVENT_FINISH);
     lathe_request_close(r);
     return ev.usage.prefill_ms;
 }
@@ -153,8 +161,35 @@ struct rig {
     lathe_engine *engine;
     struct server *server;
     int to_client, from_client;
-    pid_t client;
+    int sink; /* a socket over loopback; a process reads it */
+    pid_t client, reader;
 };
+
+static void open_sink(struct rig *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int on = 1;
+    char piece[4096];
+    int l = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (l < 0 || fd < 0 || bind(l, (struct sockaddr *)&a, n) != 0 || listen(l, 1) != 0 ||
+        getsockname(l, (struct sockaddr *)&a, &n) != 0 ||
+        connect(fd, (struct sockaddr *)&a, n) != 0)
+        die("no socket");
+    r->reader = fork();
+    if (r->reader < 0)
+        die("no process");
+    if (r->reader == 0) {
+        (void)close(fd);
+        int from = accept(l, NULL, NULL);
+        while (read(from, piece, sizeof piece) > 0)
+            continue;
+        _exit(0);
+    }
+    (void)close(l);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    r->sink = fd;
+}
 
 static double ask_server(struct rig *r, int i, int tokens)
 {
@@ -180,6 +215,7 @@ static void open_rig(struct rig *r, const struct options *o)
     if (lathe_engine_open(&r->engine, &eo, &err))
         die(err.message);
     note_engine_threads();
+    open_sink(r);
     server_options_init(&so);
     so.port = 0;
     so.model_dir = o->model;
@@ -196,6 +232,7 @@ static void open_rig(struct rig *r, const struct options *o)
     if (r->client == 0) {
         (void)close(to[1]);
         (void)close(from[0]);
+        (void)close(r->sink);
         serve_client(to[0], from[1], server_port(r->server));
     }
     (void)close(to[0]);
@@ -210,6 +247,8 @@ static void close_rig(struct rig *r)
     (void)close(r->to_client);
     (void)waitpid(r->client, NULL, 0);
     (void)close(r->from_client);
+    (void)close(r->sink);
+    (void)waitpid(r->reader, NULL, 0);
     server_close(r->server);
     lathe_engine_close(r->engine);
 }
@@ -217,44 +256,40 @@ static void close_rig(struct rig *r)
 /* ---- Figures -------------------------------------------------------------------------------- */
 
 /* Processor time of a request, in seconds: all threads but the engine's, and the engine's. */
-static struct times cost(struct rig *r, bool by_server, int first, int n, int tokens)
+enum way { BY_SERVER, BY_LIBRARY, BY_SENDS };
+static struct times cost(struct rig *r, enum way way, int first, int n, int tokens)
 {
     struct times before = times_now();
     for (int i = 0; i < n; i++)
-        if (by_server)
+        if (way == BY_SERVER)
             (void)ask_server(r, first + i, tokens);
         else
-            (void)ask_library(r->engine, first + i, tokens);
+            (void)ask_library(r->engine, first + i, tokens, way == BY_SENDS ? r->sink : -1);
     struct times after = times_now();
     return (struct times){(after.own - before.own) / n, (after.engine - before.engine) / n};
 }
 
 static void measure_cost(struct rig *r, const struct options *o)
 {
-    double token[ROUNDS], request[ROUNDS], engine[ROUNDS];
+    double token[ROUNDS], request[ROUNDS], sends[ROUNDS];
     int n = o->n / 10 > 0 ? o->n / 10 : 1;
     for (int i = 0; i < ROUNDS; i++) {
         int at = 1000 * i;
-        struct times short_server = cost(r, true, at, o->n, 1);
-        struct times short_library = cost(r, false, at, o->n, 1);
-        struct times server = cost(r, true, at, n, 1 + o->tokens);
-        struct times library = cost(r, false, at, n, 1 + o->tokens);
+        struct times short_server = cost(r, BY_SERVER, at, o->n, 1);
+        struct times short_library = cost(r, BY_LIBRARY, at, o->n, 1);
+        struct times server = cost(r, BY_SERVER, at, n, 1 + o->tokens);
+        struct times library = cost(r, BY_LIBRARY, at, n, 1 + o->tokens);
+        struct times with_sends = cost(r, BY_SENDS, at, n, 1 + o->tokens);
         request[i] = (short_server.own - short_library.own) * 1e3;
         token[i] =
             ((server.own - short_server.own) - (library.own - short_library.own)) / o->tokens * 1e6;
-        engine[i] =
-            ((server.engine - short_server.engine) - (library.engine - short_library.engine)) /
-            o->tokens * 1e6;
+        sends[i] = (with_sends.own - library.own) / (1 + o->tokens) * 1e6;
     }
-    printf(
-        "processor time of the server: %.3f ms a request, %.2f us a token (median of %d; %.3f to "
-        "%.3f, %.2f to %.2f)\n",
-        percentile(request, ROUNDS, 0.5), percentile(token, ROUNDS, 0.5), ROUNDS, request[0],
-        request[ROUNDS - 1], token[0], token[ROUNDS - 1]);
-    printf(
-        "the engine's own threads with the server, less without: %.2f us a token (median; %.2f to "
-        "%.2f)\n",
-        percentile(engine, ROUNDS, 0.5), engine[0], engine[ROUNDS - 1]);
+    printf("processor time of the server: %.3f ms a request, %.2f us a token (medians of %d)\n",
+           percentile(request, ROUNDS, 0.5), percentile(token, ROUNDS, 0.5), ROUNDS);
+    printf("a token takes %.2f to %.2f us; as many bare sends over loopback, %.2f (%.2f to %.2f)\n",
+           token[0], token[ROUNDS - 1], percentile(sends, ROUNDS, 0.5), sends[0],
+           sends[ROUNDS - 1]);
 }
 
 static void measure_first(struct rig *r, const struct options *o)

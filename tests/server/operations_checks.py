@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from serving import Answer, Checks, Server, is_, wait_until
+from serving import Answer, Checks, Server, Skip, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -298,6 +298,30 @@ def check_version(_):
         is_(s.send("GET", "/version").json["weights_sha256"] in (None, want.hexdigest()), True)
         wait_until(lambda: s.send("GET", "/version").json["weights_sha256"] == want.hexdigest(), 60)
         is_(s.stop(), 0)
+
+
+def check_load(_):
+    """bench/load, both ways, counts what the server counts."""
+    program = os.path.dirname(PROGRAM) + "/bench/load"
+    if not os.path.exists(program):
+        raise Skip(f"there is no {program} (make bench)")
+    with Server(PROGRAM, MODEL, "--slots", "2", "--api-key", "k") as s:
+        common = [program, "--port", str(s.port), "--key", "k", "--max-tokens", "8", "--prompt-words", "4", "--seconds", "1"]
+        for more, loop in (["--clients", "3"], "closed"), (["--clients", "3", "--rate", "5", "--sessions", "2"], "open"):
+            a = subprocess.run(common + more, capture_output=True, text=True, timeout=120)
+            is_((a.returncode, a.stderr), (0, ""))
+            result = json.loads(a.stdout)
+            is_((result["loop"], result["failed"], result["refused"]), (loop, 0, 0))
+            is_(result["completion_tokens"], 8 * result["requests"])
+            is_(result["tokens_per_second"] > 0 and result["prompt_tokens"] > 4 * result["requests"], True)
+            for name in "ttft_ms", "inter_token_ms", "request_ms":
+                times = [result[name][p] for p in ("p50", "p90", "p99", "max")]
+                is_((times, all(x > 0 for x in times)), (sorted(times), True))
+        a = subprocess.run([program, "--port", str(s.port), "--seconds", "0.1"], capture_output=True, text=True, timeout=120)
+        is_((a.returncode, json.loads(a.stdout)["failed"] > 0), (1, True))  # without the key
+    for wrong in [], ["--port", "0"], ["--port", "1", "--rate", "x"], ["--port"], ["--port", "1", "--other", "1"]:
+        a = subprocess.run([program, *wrong], capture_output=True, text=True, timeout=20)
+        is_((wrong, a.returncode, a.stderr.startswith("load: ")), (wrong, 1, True))
 
 
 def check_the_unit_for_systemd(folder):
