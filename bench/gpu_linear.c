@@ -1,5 +1,5 @@
 /* What products of few rows make of a GPU's memory: bytes of weights over time, beside a copy's. Shapes are those of
- * the 27B's matrices; operators that a pass joins are timed whole, the norm of gdn_project included. */
+ * the 27B's matrices; operators that a pass joins are timed whole, with what they do for the norms between them. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,8 +64,9 @@ struct bench {
     double copy; /* bytes a second, read and written */
 };
 
-enum kind { LINEAR, LINEARS, LINEAR_SILU_MUL, GDN_PROJECT };
-static const char *const names[] = {"linear", "linears", "linear_silu_mul", "gdn_project"};
+enum kind { LINEAR, LINEARS, LINEAR_SILU_MUL, GDN_PROJECT, LINEAR_ADD_NORM };
+static const char *const names[] = {"linear", "linears", "linear_silu_mul", "gdn_project",
+                                    "linear_add_norm"};
 
 /* An operator's matrices of one input. */
 struct product {
@@ -146,26 +147,35 @@ static void copies_close(struct copies *c)
 }
 
 struct operands {
-    struct tensor in, y[MOST_PARTS], norm, head;
+    struct tensor in, y[MOST_PARTS], norm, head, squares, u;
 };
 
 static void call(struct exec *x, enum kind kind, const struct operands *o, const struct copies *c,
                  int k)
 {
     const struct weight *w[MOST_PARTS];
+    struct normed in = {.h = o->in,
+                        .u = o->in,
+                        .squares = o->squares,
+                        .w = o->norm,
+                        .eps = 1e-6f,
+                        .unscaled = true};
     for (int i = 0; i < c->n_parts; i++)
         w[i] = &c->w[i][k];
     exec_begin(x);
     if (kind == LINEAR) {
         op_linear(x, o->y[0], o->in, w[0]);
     } else if (kind == LINEARS) {
-        op_linears(x, c->n_parts, o->y, o->in, w);
+        op_linears(x, c->n_parts, o->y, &in, w);
     } else if (kind == LINEAR_SILU_MUL) {
-        op_linear_silu_mul(x, o->y[0], o->in, w[0], w[1]);
+        op_linear_silu_mul(x, o->y[0], &in, w[0], w[1]);
+    } else if (kind == LINEAR_ADD_NORM) {
+        struct normed out = {.h = o->y[0], .u = o->u, .squares = o->squares, .eps = 1e-6f};
+        op_linear_add_norm(x, &out, o->in, w[0], o->norm);
     } else {
         struct gdn_projected out = {o->y[0], o->y[1], o->y[2], o->y[3]};
-        struct gdn_inputs in = {w[0], w[1], w[2], w[3], o->head, o->head};
-        op_gdn_project(x, &out, o->in, o->norm, 1e-6f, &in);
+        struct gdn_inputs weights = {w[0], w[1], w[2], w[3], o->head, o->head};
+        op_gdn_project(x, &out, &in, &weights);
     }
 }
 
@@ -180,12 +190,16 @@ static void measure(struct bench *b, const struct product *p, const struct copie
     lathe_error err;
     double best = 1e9;
     int64_t rows = 0;
+    int64_t longest =
+        p->cols > p->rows[0] ? p->cols : p->rows[0]; /* norms are of the input or of the result */
     struct operands o = {
         .in = on_device(numbers(DT_BF16, T, p->cols)),
-        .norm = on_device(numbers(DT_F32, 1, p->cols)),
+        .norm = on_device(numbers(DT_F32, 1, longest)),
         .head = on_device(numbers(DT_F32, 1, GDN_HEADS)),
+        .squares = on_device(zeros(DT_F32, T, longest / 16)),
+        .u = on_device(zeros(DT_BF16, T, p->rows[0])),
     };
-    o.norm = tensor_1d(o.norm.data, DT_F32, p->cols);
+    o.norm = tensor_1d(o.norm.data, DT_F32, p->kind == LINEAR_ADD_NORM ? p->rows[0] : p->cols);
     o.head = tensor_1d(o.head.data, DT_F32, GDN_HEADS);
     for (int i = 0; i < c->n_parts; i++)
         o.y[i] = on_device(zeros(i < p->n ? DT_BF16 : DT_F32, T, c->w[i]->rows));
@@ -205,6 +219,8 @@ static void measure(struct bench *b, const struct product *p, const struct copie
            1e3 * best, c->bytes / best * 1e-9, 100 * c->bytes / best * 1e3 / b->copy);
     backend_cuda.free(stream, o.in.data);
     backend_cuda.free(stream, o.norm.data);
+    backend_cuda.free(stream, o.squares.data);
+    backend_cuda.free(stream, o.u.data);
     backend_cuda.free(stream, o.head.data);
     for (int i = 0; i < c->n_parts; i++)
         backend_cuda.free(stream, o.y[i].data);
@@ -224,6 +240,9 @@ int main(int argc, char **argv)
         {LINEAR, WF_FP8_ROW, 17408, {5120}, 1},
         {LINEAR, WF_FP8_ROW, 5120, {1024}, 1},
         {LINEAR, WF_FP8_ROW, 5120, {248320}, 1},
+        {LINEAR_ADD_NORM, WF_NVFP4, 17408, {5120}, 1},
+        {LINEAR_ADD_NORM, WF_FP8_ROW, 17408, {5120}, 1},
+        {LINEAR_ADD_NORM, WF_FP8_ROW, 6144, {5120}, 1},
         {LINEAR, WF_BF16, 5120, {17408}, 1},
         {LINEAR, WF_BF16, 17408, {5120}, 1},
         {LINEAR_SILU_MUL, WF_NVFP4, 5120, {17408, 17408}, 2},

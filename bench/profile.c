@@ -103,6 +103,12 @@ static bool timed_linear_silu_mul(void *stream, const struct linear_args a[2])
     return end_joint(backend_cuda.linear_silu_mul(stream, a));
 }
 
+static bool timed_linear_add_norm(void *stream, const struct linear_args *a, const struct normed *n)
+{
+    begin_joint("linear_add_norm", a, 1);
+    return end_joint(backend_cuda.linear_add_norm(stream, a, n));
+}
+
 static bool timed_linears_gates(void *stream, const struct linear_args *a, int n,
                                 const struct gdn_gates_args *gates)
 {
@@ -214,6 +220,7 @@ static struct backend timed_backend(void)
     USE(block_attention), USE(top_k), USE(pair_scores);
     timed.linears = timed_linears;
     timed.linear_silu_mul = timed_linear_silu_mul;
+    timed.linear_add_norm = timed_linear_add_norm;
     timed.linears_gates = timed_linears_gates;
     timed.gdn_mix = timed_gdn_mix;
     timed.copy_out = counted_copy_out;

@@ -63,6 +63,9 @@
 #define TOL_LINEAR_FP8 ((struct op_tol){"TOL_LINEAR_FP8", 0x1p-12, 0x1p-11, 0x1p-10, 0x1p-11})
 #define TOL_LINEAR_FP8_BF16                                                                        \
     ((struct op_tol){"TOL_LINEAR_FP8_BF16", 0x1p-7, 0x1p-11, 0x1p-10, 0x1p-8})
+/* A norm whose scale is left to the products: its weighted rows are rounded to BF16 before they are scaled, not after,
+ * 2^-9 of each, and a sum that they were made of near a tie the other way, 2^-8; silu(gate) * up has that twice. */
+#define TOL_NORM_JOINED ((struct op_tol){"TOL_NORM_JOINED", 0x1p-5, 0x1p-4, 0, 0x1p-6})
 /* An error of the product is one of its exponential; log and exp add a few ulp. */
 #define TOL_GDN_GATES ((struct op_tol){"TOL_GDN_GATES", 0x1p-18, 0x1p-21, 1e-37, 0x1p-21})
 /* The same of one summation against another. */

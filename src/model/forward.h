@@ -64,11 +64,14 @@ void forward_commit(struct exec *x, const struct model *m, struct state *s,
 void forward_logits(struct exec *x, const struct model *m, struct tensor logits,
                     struct tensor hidden, const int32_t *row);
 
-/* The parts of a full-attention layer, for heads and drafters that have one: each adds to h [T, hidden]
- * act. `kv` are the layer's own pages. */
-void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h,
-                const struct batch *b, const struct kv_pages *kv, const struct rope *rope);
-void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct tensor h);
+/* The parts of a full-attention layer, for heads and drafters that have one: each reads the norm of n's rows, adds to
+ * the rows, h [T, hidden] act, and makes their norm by the weights `next`; none, where that is NULL. `kv` are the
+ * layer's own pages. */
+void attn_mixer(struct exec *x, const struct dims *d, const struct layer *l, struct normed *n,
+                struct tensor next, const struct batch *b, const struct kv_pages *kv,
+                const struct rope *rope);
+void mlp(struct exec *x, const struct dims *d, const struct layer *l, struct normed *n,
+         const struct tensor *next);
 
 /* mtp_head.c: the multi-token prediction head. Row t of its batch pairs the hidden state h_t of the target
  * with the token x_{t + 1}: b->token holds x_{t + 1}, b->pos t, hidden [T, hidden] act h_t, and `kv` are the

@@ -26,11 +26,14 @@ void mtp_step(struct exec *x, const struct model *m, const struct batch *b,
     const struct dims *d = &m->dims;
     size_t mark = exec_push(x);
     enum phase outside = exec_phase(x, b->phase);
+    const struct layer *l = &m->mtp.layer;
     struct tensor u = exec_tmp(x, hidden.dtype, b->n_rows, d->hidden); /* the residual stream */
+    struct normed n = normed_tmp(x, u, d->rms_eps);
 
     fuse(x, m, b, hidden, u);
-    attn_mixer(x, d, &m->mtp.layer, u, b, kv, rope);
-    mlp(x, d, &m->mtp.layer, u);
+    op_norm(x, &n, l->input_layernorm);
+    attn_mixer(x, d, l, &n, l->post_attention_layernorm, b, kv, rope);
+    mlp(x, d, l, &n, NULL);
     op_rmsnorm(x, s, u, m->mtp.norm, d->rms_eps);
     exec_phase(x, outside);
     exec_pop(x, mark);
@@ -51,7 +54,8 @@ void mtp_context(struct exec *x, const struct model *m, const struct batch *b,
 
     fuse(x, m, b, hidden, u);
     op_rmsnorm(x, u, u, l->input_layernorm, d->rms_eps);
-    op_linears(x, 2, (struct tensor[]){k, v}, u,
+    struct normed n = normed_already(u);
+    op_linears(x, 2, (struct tensor[]){k, v}, &n,
                (const struct weight *[]){&l->attn.k_proj, &l->attn.v_proj});
     op_qk_norm_rope_append(x, q, k, q, l->attn.q_norm, l->attn.k_norm, d->head_dim, d->rms_eps,
                            rope, kv, v, b);

@@ -20,9 +20,10 @@ struct rmsnorm_args {
 struct linear_args {
     struct tensor y, in;
     const struct weight *w;
-    bool add;              /* op_linear_add */
-    enum phase phase;      /* whose arithmetic the rows get */
-    struct tensor scratch; /* U8 [linear_scratch()] */
+    const struct normed *of; /* `in` is u of it, unscaled; NULL: `in` is what it is */
+    bool add;                /* op_linear_add */
+    enum phase phase;        /* whose arithmetic the rows get */
+    struct tensor scratch;   /* U8 [linear_scratch()] */
 };
 struct silu_mul_args {
     struct tensor y, gate, up;
@@ -257,6 +258,8 @@ struct backend {
     bool (*linears)(void *stream, const struct linear_args *a, int n);
     /* The same for y = silu(gate) * up of two products of one size, y being the first's. */
     bool (*linear_silu_mul)(void *stream, const struct linear_args a[2]);
+    /* The same for a product that is added to n->h; u and squares, but not w, are there then, and u is unscaled. */
+    bool (*linear_add_norm)(void *stream, const struct linear_args *a, const struct normed *n);
     /* Two operators at once. NULL: they are run one after the other. */
     lathe_status (*qk_norm_rope_append)(void *stream, const struct qk_norm_rope_append_args *a,
                                         lathe_error *err);

@@ -8,12 +8,14 @@ static bool is_projected(const struct gdn_projected *p, enum dtype act, int64_t 
 }
 
 /* Lets the backend make the products of u and the gates in one go. */
-static bool join_gates(struct exec *x, const struct gdn_projected *out, struct tensor u,
+static bool join_gates(struct exec *x, const struct gdn_projected *out, const struct normed *in,
                        const struct gdn_inputs *w)
 {
+    const struct normed *of = in->unscaled ? in : NULL;
+    struct tensor u = in->u;
     struct linear_args l[2] = {
-        {.y = out->mixed, .in = u, .w = w->in_proj_qkv, .phase = x->phase},
-        {.y = out->z, .in = u, .w = w->in_proj_z, .phase = x->phase},
+        {.y = out->mixed, .in = u, .w = w->in_proj_qkv, .of = of, .phase = x->phase},
+        {.y = out->z, .in = u, .w = w->in_proj_z, .of = of, .phase = x->phase},
     };
     struct gdn_gates_args g = {.g = out->g,
                                .beta = out->beta,
@@ -26,30 +28,29 @@ static bool join_gates(struct exec *x, const struct gdn_projected *out, struct t
            op_joined(x, "gdn_project", x->backend->linears_gates(x->stream, l, 2, &g));
 }
 
-void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct tensor h,
-                    struct tensor norm, float eps, const struct gdn_inputs *w)
+void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct normed *in,
+                    const struct gdn_inputs *w)
 {
     OP_BEGIN(x);
-    int64_t hidden = h.dim[1], n_v = w->in_proj_a->rows;
-    OP_REQUIRE(x, "gdn_project", h.n_dims == 2 && h.dim[0] >= 1 && is_act(h.dtype));
-    OP_REQUIRE(x, "gdn_project", h.stride >= hidden && is_vector(&norm, DT_F32, hidden));
+    struct tensor u = in->u;
+    int64_t hidden = u.dim[1], n_v = w->in_proj_a->rows;
+    OP_REQUIRE(x, "gdn_project", u.n_dims == 2 && u.dim[0] >= 1 && is_act(u.dtype));
+    OP_REQUIRE(x, "gdn_project", u.stride >= hidden);
     OP_REQUIRE(x, "gdn_project",
                w->in_proj_qkv->cols == hidden && w->in_proj_z->cols == hidden &&
                    w->in_proj_a->cols == hidden && w->in_proj_b->cols == hidden);
     OP_REQUIRE(x, "gdn_project", w->in_proj_b->rows == n_v);
     OP_REQUIRE(x, "gdn_project",
-               is_projected(out, h.dtype, h.dim[0], w->in_proj_qkv->rows, w->in_proj_z->rows, n_v));
+               is_projected(out, u.dtype, u.dim[0], w->in_proj_qkv->rows, w->in_proj_z->rows, n_v));
     OP_REQUIRE(x, "gdn_project",
                is_vector(&w->A_log, DT_F32, n_v) && is_vector(&w->dt_bias, DT_F32, n_v));
-    size_t mark = exec_push(x);
-    struct tensor u = exec_tmp(x, h.dtype, h.dim[0], hidden);
-    op_rmsnorm(x, u, h, norm, eps);
-    if (!x->status && !join_gates(x, out, u, w)) {
-        op_gdn_gates(x, out->g, out->beta, u, w->in_proj_a, w->in_proj_b, w->A_log, w->dt_bias);
-        op_linears(x, 2, (struct tensor[]){out->mixed, out->z}, u,
-                   (const struct weight *[]){w->in_proj_qkv, w->in_proj_z});
-    }
-    exec_pop(x, mark);
+    if (join_gates(x, out, in, w))
+        return;
+    if (in->unscaled)
+        op_norm(x, in, in->w);
+    op_gdn_gates(x, out->g, out->beta, u, w->in_proj_a, w->in_proj_b, w->A_log, w->dt_bias);
+    op_linears(x, 2, (struct tensor[]){out->mixed, out->z}, in,
+               (const struct weight *[]){w->in_proj_qkv, w->in_proj_z});
 }
 
 void op_gdn_mix(struct exec *x, struct tensor y, struct tensor qkv, const struct gdn_projected *in,

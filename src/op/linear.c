@@ -53,7 +53,37 @@ void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const stru
     linear(x, h, in, w, true);
 }
 
-void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
+void op_linear_add_norm(struct exec *x, struct normed *n, struct tensor in, const struct weight *w,
+                        struct tensor norm)
+{
+    check(x, n->h, in, w, true);
+    OP_BEGIN(x);
+    OP_REQUIRE(x, "linear_add_norm", is_vector(&norm, DT_F32, w->rows));
+    OP_REQUIRE(x, "linear_add_norm", is_matrix(&n->u, n->h.dtype, n->h.dim[0], w->rows));
+    OP_REQUIRE(x, "linear_add_norm",
+               is_matrix(&n->squares, DT_F32, n->h.dim[0], n->squares.dim[1]) &&
+                   n->squares.dim[1] * 16 >= w->rows);
+    struct linear_args a = args_of(x, n->h, in, w, true);
+    n->w = norm;
+    n->unscaled = !x->planning && x->backend->linear_add_norm &&
+                  op_joined(x, "linear_add_norm", x->backend->linear_add_norm(x->stream, &a, n));
+    if (n->unscaled)
+        return;
+    run(x, a);
+    op_norm(x, n, norm);
+}
+
+/* Products of rows that are unscaled, and that nobody can scale afterwards. */
+static void scale_now(struct exec *x, struct normed *in, struct linear_args *a, int n)
+{
+    if (!in->unscaled)
+        return;
+    op_norm(x, in, in->w);
+    for (int i = 0; i < n; i++)
+        a[i].of = NULL;
+}
+
+void op_linears(struct exec *x, int n, const struct tensor *y, struct normed *in,
                 const struct weight *const *w)
 {
     enum { MOST = 4 };
@@ -61,29 +91,34 @@ void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
     bool (*linears)(void *, const struct linear_args *, int) = x->backend->linears;
     OP_REQUIRE(x, "linears", n >= 1 && n <= MOST);
     for (int i = 0; i < n; i++) {
-        check(x, y[i], in, w[i], false);
-        a[i] = args_of(x, y[i], in, w[i], false);
+        check(x, y[i], in->u, w[i], false);
+        a[i] = args_of(x, y[i], in->u, w[i], false);
+        a[i].of = in->unscaled ? in : NULL;
     }
     OP_BEGIN(x);
     if (!x->planning && linears && op_joined(x, "linears", linears(x->stream, a, n)))
         return;
+    scale_now(x, in, a, n);
     for (int i = 0; i < n; i++)
         run(x, a[i]);
 }
 
-void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
+void op_linear_silu_mul(struct exec *x, struct tensor y, struct normed *in,
                         const struct weight *gate, const struct weight *up)
 {
     size_t mark = exec_push(x);
     OP_BEGIN(x);
-    OP_REQUIRE(x, "linear_silu_mul", y.dtype == in.dtype && gate->rows == up->rows);
-    struct tensor other = exec_tmp(x, y.dtype, in.dim[0], up->rows);
-    check(x, y, in, gate, false);
-    check(x, other, in, up, false);
+    OP_REQUIRE(x, "linear_silu_mul", y.dtype == in->u.dtype && gate->rows == up->rows);
+    struct tensor other = exec_tmp(x, y.dtype, in->u.dim[0], up->rows);
+    check(x, y, in->u, gate, false);
+    check(x, other, in->u, up, false);
     OP_BEGIN(x);
-    struct linear_args a[2] = {args_of(x, y, in, gate, false), args_of(x, other, in, up, false)};
+    struct linear_args a[2] = {args_of(x, y, in->u, gate, false),
+                               args_of(x, other, in->u, up, false)};
+    a[0].of = a[1].of = in->unscaled ? in : NULL;
     bool (*joined)(void *, const struct linear_args *) = x->backend->linear_silu_mul;
     if (x->planning || !joined || !op_joined(x, "linear_silu_mul", joined(x->stream, a))) {
+        scale_now(x, in, a, 2);
         run(x, a[0]);
         run(x, a[1]);
         op_silu_mul(x, y, y, other);

@@ -34,21 +34,46 @@ void op_embed(struct exec *x, struct tensor y, const struct weight *table, const
  *   zero-centred, 1 + what is stored. From Qwen3_5RMSNorm. */
 void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor w, float eps);
 
+/* Rows and what op_rmsnorm makes of them. A backend may leave a row's scale to the products of u; where one of these
+ * cannot multiply by it, u is scaled first. */
+struct normed {
+    struct tensor h;       /* [T, n] act */
+    struct tensor u;       /* [T, n] act */
+    struct tensor squares; /* F32 [T, n / 16], a backend's own: what scales are made of */
+    struct tensor w;       /* F32 [n] */
+    float eps;
+    bool
+        unscaled; /* u is h * w, and its row t is still to be multiplied by rsqrt(mean_i(h[t,i]^2) + eps) */
+};
+/* Of rows h, without a norm yet; its arrays are temporaries of x. */
+struct normed normed_tmp(struct exec *x, struct tensor h, float eps);
+/* Of rows that are what they are. */
+static inline struct normed normed_already(struct tensor u)
+{
+    return (struct normed){.u = u};
+}
+/* u = op_rmsnorm(h, w) */
+void op_norm(struct exec *x, struct normed *n, struct tensor w);
+
 /* y[t,r] = sum_c W[r,c] * in[t,c]
  *   in [T, cols] act;  y [T, rows] act or F32;  W any format. The rows' phase is that of exec_phase. */
 void op_linear(struct exec *x, struct tensor y, struct tensor in, const struct weight *w);
 
 /* op_linear of n <= 4 matrices with one input, where a backend can in one go. */
-void op_linears(struct exec *x, int n, const struct tensor *y, struct tensor in,
+void op_linears(struct exec *x, int n, const struct tensor *y, struct normed *in,
                 const struct weight *const *w);
 
 /* y = silu(gate in) * (up in), what op_linear twice and op_silu_mul give, where a backend can in one go.
  *   y [T, rows] act; gate and up of one size. */
-void op_linear_silu_mul(struct exec *x, struct tensor y, struct tensor in,
+void op_linear_silu_mul(struct exec *x, struct tensor y, struct normed *in,
                         const struct weight *gate, const struct weight *up);
 
 /* h[t,r] += sum_c W[r,c] * in[t,c], the sum in F32 and rounded once.  h [T, rows] act. */
 void op_linear_add(struct exec *x, struct tensor h, struct tensor in, const struct weight *w);
+
+/* The same to n's rows, and then op_norm of them, where a backend can in one go. */
+void op_linear_add_norm(struct exec *x, struct normed *n, struct tensor in, const struct weight *w,
+                        struct tensor norm);
 
 /* y[t,i] = silu(gate[t,i]) * up[t,i],  silu(x) = x / (1 + exp(-x)).
  *   y, gate, up [T, n] act; y may be gate or up. */
@@ -188,10 +213,9 @@ struct gdn_inputs {
     struct tensor A_log, dt_bias; /* F32 [n_v_heads] */
 };
 
-/* With u = op_rmsnorm(h): mixed and z as op_linears, g and beta as op_gdn_gates give them, where a backend can in
- * one go.  h [T, hidden] act. */
-void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct tensor h,
-                    struct tensor norm, float eps, const struct gdn_inputs *w);
+/* Of rows `in`: mixed and z as op_linears, g and beta as op_gdn_gates give them, where a backend can in one go. */
+void op_gdn_project(struct exec *x, const struct gdn_projected *out, struct normed *in,
+                    const struct gdn_inputs *w);
 
 /* y = op_rmsnorm_gated(op_gated_delta_rule(op_causal_conv1d_silu(mixed)), z), where a backend can in one go;
  * tail and S advance as these operators say.

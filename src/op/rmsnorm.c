@@ -10,3 +10,20 @@ void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor
     struct rmsnorm_args a = {y, in, w, eps};
     OP_RUN(x, rmsnorm, &a, &y, "");
 }
+
+struct normed normed_tmp(struct exec *x, struct tensor h, float eps)
+{
+    enum { PART = 16 };
+    int64_t T = h.dim[0], n = h.dim[1];
+    return (struct normed){.h = h,
+                           .u = exec_tmp(x, h.dtype, T, n),
+                           .squares = exec_tmp(x, DT_F32, T, (n + PART - 1) / PART),
+                           .eps = eps};
+}
+
+void op_norm(struct exec *x, struct normed *n, struct tensor w)
+{
+    n->w = w;
+    n->unscaled = false;
+    op_rmsnorm(x, n->u, n->h, w, n->eps);
+}

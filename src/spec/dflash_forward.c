@@ -19,9 +19,10 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
 
     op_linear(x, t, feature, &d->weights.fc);
     op_rmsnorm(x, t, t, d->weights.hidden_norm, c->rms_eps);
+    struct normed fused = normed_already(t);
     for (int32_t i = 0; i < c->n_layers; i++) {
         const struct dflash_layer *l = &d->weights.layers[i];
-        op_linears(x, 2, (struct tensor[]){k, v}, t,
+        op_linears(x, 2, (struct tensor[]){k, v}, &fused,
                    (const struct weight *[]){&l->k_proj, &l->v_proj});
         op_qk_norm_rope(x, none, k, none, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope,
                         b);
@@ -89,8 +90,8 @@ static void attention(struct exec *x, const struct drafter *d, int32_t i, struct
     int32_t window = c->is_full_attention[i] ? INT32_MAX : d->config.window;
 
     op_rmsnorm(x, u, h, l->input_layernorm, c->rms_eps);
-    struct tensor in = prepare(x, d, &l->attention_conv, delta, y, u);
-    op_linears(x, 3, (struct tensor[]){q, k, v}, in,
+    struct normed in = normed_already(prepare(x, d, &l->attention_conv, delta, y, u));
+    op_linears(x, 3, (struct tensor[]){q, k, v}, &in,
                (const struct weight *[]){&l->q_proj, &l->k_proj, &l->v_proj});
     op_qk_norm_rope(x, q, k, q, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope, b);
     op_block_attention(x, o, q, &d->context.ring[i], k, v, window, 1.0f / sqrtf((float)c->head_dim),
@@ -111,8 +112,8 @@ static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct 
     struct tensor delta = delta_of(x, &d->config, T);
 
     op_rmsnorm(x, u, h, l->post_attention_layernorm, c->rms_eps);
-    struct tensor in = prepare(x, d, &l->mlp_conv, delta, y, u);
-    op_linear_silu_mul(x, gated, in, &l->mlp.gate_proj, &l->mlp.up_proj);
+    struct normed in = normed_already(prepare(x, d, &l->mlp_conv, delta, y, u));
+    op_linear_silu_mul(x, gated, &in, &l->mlp.gate_proj, &l->mlp.up_proj);
     finish(x, d, &l->mlp_conv, delta, h, y, gated, &l->mlp.down_proj);
     exec_pop(x, mark);
 }

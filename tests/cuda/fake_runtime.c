@@ -268,6 +268,12 @@ bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2])
     return false;
 }
 
+bool cuda_linear_add_norm(void *stream, const struct linear_args *a, const struct normed *n)
+{
+    (void)stream, (void)a, (void)n;
+    return false;
+}
+
 bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
                         const struct gdn_gates_args *gates)
 {

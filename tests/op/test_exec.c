@@ -103,6 +103,12 @@ static bool do_project(void *stream, const struct linear_args *a, int n,
     return do_linears(stream, a, n);
 }
 
+static bool do_add_norm(void *stream, const struct linear_args *a, const struct normed *n)
+{
+    (void)stream, (void)a, (void)n;
+    return true;
+}
+
 static bool do_mix(void *stream, const struct gdn_mix_args *a)
 {
     (void)stream, (void)a;
@@ -119,7 +125,8 @@ TEST(joined_operators_fail_under_their_name)
 {
     enum { T = 2, N = 16 };
     static const char *const says[] = {"linears: no more", "linear_silu_mul: no more",
-                                       "gdn_project: no more", "gdn_mix: no more"};
+                                       "gdn_project: no more", "gdn_mix: no more",
+                                       "linear_add_norm: no more"};
     struct backend b = backend_ref;
     struct exec x;
     lathe_error err;
@@ -148,25 +155,32 @@ TEST(joined_operators_fail_under_their_name)
     b.linears = do_linears;
     b.linear_silu_mul = do_silu_mul;
     b.linears_gates = do_project;
+    b.linear_add_norm = do_add_norm;
     b.gdn_mix = do_mix;
     b.joined = joined;
     exec_init(&x, &b, &whole, room, sizeof room);
-    for (int i = 0; i < 8; i++) {
-        whole = i < 4;
+    for (int i = 0; i < 10; i++) {
+        struct normed n = normed_already(h);
+        whole = i < 5;
         exec_begin(&x);
-        if (i % 4 == 0)
-            op_linears(&x, 2, (struct tensor[]){y, y}, h, (const struct weight *[]){&w, &w});
-        else if (i % 4 == 1)
-            op_linear_silu_mul(&x, y, h, &w, &w);
-        else if (i % 4 == 2)
-            op_gdn_project(&x, &p, h, norm, 1e-6f, &in);
-        else
+        if (i % 5 == 0) {
+            op_linears(&x, 2, (struct tensor[]){y, y}, &n, (const struct weight *[]){&w, &w});
+        } else if (i % 5 == 1) {
+            op_linear_silu_mul(&x, y, &n, &w, &w);
+        } else if (i % 5 == 2) {
+            op_gdn_project(&x, &p, &n, &in);
+        } else if (i % 5 == 4) {
+            n = normed_tmp(&x, y, 1e-6f);
+            op_linear_add_norm(&x, &n, h, &w, norm);
+            CHECK(n.unscaled);
+        } else {
             op_gdn_mix(&x, y, rows, &p, conv, norm, 1e-6f, tensor_3d(tail, DT_F32, 1, 3, 3 * N),
                        tensor_4d(S, DT_F32, 1, 1, N, N), &heads, &batch);
+        }
         if (whole)
             CHECK_OK(exec_end(&x, &err), &err);
         else
-            CHECK_ERR(exec_end(&x, &err), &err, LATHE_E_DEVICE, says[i % 4]);
+            CHECK_ERR(exec_end(&x, &err), &err, LATHE_E_DEVICE, says[i % 5]);
     }
     op_done();
 }

@@ -107,30 +107,43 @@ TEST(gdn_project)
                     CHECK_OK(env[i].backend->arrange(env[i].stream, arranged, 2, &err), &err);
                 struct gdn_inputs in = {
                     &qkv, &z, &a, &b, op_vector(DT_F32, HEADS), op_vector(DT_F32, HEADS)};
+                struct weight add = op_weight(format[f], HIDDEN, 256, &r, 0.05), *sum = &add;
+                if (env[i].backend->arrange)
+                    CHECK_OK(env[i].backend->arrange(env[i].stream, &sum, 1, &err), &err);
                 struct tensor h = op_tensor(DT_BF16, T, HIDDEN, 8), w = op_vector(DT_F32, HIDDEN);
                 struct tensor u = op_tensor(DT_BF16, T, HIDDEN, 0);
-                struct gdn_projected got, want;
-                for (int k = 0; k < 2; k++)
-                    *(k ? &got : &want) = (struct gdn_projected){
+                struct tensor other = op_tensor(DT_BF16, T, 256, 0);
+                struct gdn_projected result[3];
+                for (int k = 0; k < 3; k++)
+                    result[k] = (struct gdn_projected){
                         op_tensor(DT_BF16, T, QKV, 3), op_tensor(DT_BF16, T, Z, 0),
                         op_tensor(DT_F32, T, HEADS, 1), op_tensor(DT_F32, T, HEADS, 0)};
+                const struct gdn_projected want = result[0], got = result[1], late = result[2];
                 op_fill_normal(&h, &r, 0, 1);
+                op_fill_normal(&other, &r, 0, 1);
                 op_fill_normal(&w, &r, 1, 0.1);
                 op_fill_normal(&in.A_log, &r, 0, 0.5);
                 op_fill_normal(&in.dt_bias, &r, 0, 0.5);
                 op_case("%s, %s, T %lld", env[i].name, weight_formats[format[f]].name,
                         (long long)T);
                 struct exec *x = &env[i].exec;
+                struct normed n = normed_already(u), joined = normed_tmp(x, h, 1e-6f);
+                op_linear_add_norm(x, &joined, other, &add, w);
+                op_gdn_project(x, &late, &joined, &in);
                 op_rmsnorm(x, u, h, w, 1e-6f);
                 op_gdn_gates(x, want.g, want.beta, u, &a, &b, in.A_log, in.dt_bias);
-                op_linears(x, 2, (struct tensor[]){want.mixed, want.z}, u,
+                op_linears(x, 2, (struct tensor[]){want.mixed, want.z}, &n,
                            (const struct weight *[]){&qkv, &z});
-                op_gdn_project(x, &got, h, w, 1e-6f, &in);
+                op_gdn_project(x, &got, &n, &in);
                 op_check_ok(&env[i]);
                 op_check_same("mixed", &got.mixed, &want.mixed);
                 op_check_same("z", &got.z, &want.z);
                 op_check_near("g", &got.g, &want.g, TOL_GDN_GATES_JOINED);
                 op_check_near("beta", &got.beta, &want.beta, TOL_GDN_GATES_JOINED);
+                op_check_near("mixed of a sum", &late.mixed, &want.mixed, TOL_NORM_JOINED);
+                op_check_near("z of a sum", &late.z, &want.z, TOL_NORM_JOINED);
+                op_check_near("g of a sum", &late.g, &want.g, TOL_NORM_JOINED);
+                op_check_near("beta of a sum", &late.beta, &want.beta, TOL_NORM_JOINED);
                 op_done();
             }
 }

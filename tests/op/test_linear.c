@@ -790,7 +790,8 @@ TEST(linears)
                 op_linear(&env[i].exec, alone[k], in, w[k]);
             }
             op_case("%s, format %d", env[i].name, f);
-            op_linears(&env[i].exec, N, y, in, w);
+            struct normed rows_in = normed_already(in);
+            op_linears(&env[i].exec, N, y, &rows_in, w);
             op_check_ok(&env[i]);
             for (int k = 0; k < N; k++)
                 op_check_same("y", &y[k], &alone[k]);
@@ -825,7 +826,8 @@ TEST(linear_silu_mul)
                 }
                 op_silu_mul(&env[i].exec, alone[0], alone[0], alone[1]);
                 op_case("%s, %s, T %lld", env[i].name, weight_formats[f].name, (long long)T);
-                op_linear_silu_mul(&env[i].exec, y, in, w[0], w[1]);
+                struct normed rows_in = normed_already(in);
+                op_linear_silu_mul(&env[i].exec, y, &rows_in, w[0], w[1]);
                 op_check_ok(&env[i]);
                 op_check_same("y", &y, &alone[0]);
                 op_done();
@@ -834,6 +836,96 @@ TEST(linear_silu_mul)
                     release(&tiled[k]);
                 }
             }
+}
+
+/* ---- Sums and their norms ------------------------------------------------------------------------- */
+
+enum {
+    ADD,
+    FIRST,
+    SECOND,
+    OTHER,
+    N_MATRICES
+}; /* OTHER has an order that FIRST's kernels do not know */
+struct norm_arg {
+    const struct weight *w[2][N_MATRICES]; /* as loaded by backends with an order of their own */
+    struct tensor norm;
+    enum phase phase;
+};
+
+/* h += W x, and four ways of reading its norm. */
+static void run_norm(struct exec *x, const struct op_rows *p, const struct tensor *in,
+                     const struct tensor *out, int64_t first, int64_t n)
+{
+    const struct norm_arg *arg = p->arg;
+    const struct weight *const *w = arg->w[x->backend->arrange != NULL];
+    size_t mark = exec_push(x);
+    enum phase outside = exec_phase(x, arg->phase);
+    struct normed rows = normed_tmp(x, out[0], 1e-6f);
+    (void)first, (void)n;
+    op_linear_add_norm(x, &rows, in[0], w[ADD], arg->norm);
+    op_linears(x, 2, &out[1], &rows, &w[FIRST]);
+    op_linear_silu_mul(x, out[3], &rows, w[FIRST], w[SECOND]);
+    op_linears(x, 1, &out[4], &rows, &w[OTHER]);
+    op_linears(x, 1, &out[5], &rows, &w[FIRST]);
+    exec_phase(x, outside);
+    exec_pop(x, mark);
+}
+
+static void check_norm(enum weight_format_id format, int64_t hidden, int64_t cols, int64_t T,
+                       double size, enum phase phase)
+{
+    enum { ROWS = 48 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {(uint64_t)(hidden + T)};
+    struct random_weight x[N_MATRICES], tiled[N_MATRICES] = {{.codes = NULL}};
+    struct norm_arg arg = {.norm = op_vector(DT_F32, hidden), .phase = phase};
+    for (int k = 0; k < N_MATRICES; k++) {
+        x[k] = random_tiled(k == OTHER ? WF_BF16 : format, k == ADD ? hidden : ROWS,
+                            k == ADD ? cols : hidden, &r);
+        arg.w[0][k] = arg.w[1][k] = &x[k].w;
+        for (int i = 0; i < n_envs && !tiled[k].codes; i++)
+            arg.w[1][k] = as_loaded(&env[i], &x[k], &tiled[k]);
+    }
+    struct op_rows p = {
+        .T = T,
+        .in = {op_tensor(DT_BF16, T, cols, 8)},
+        .out = {op_tensor(DT_BF16, T, hidden, 0), op_tensor(DT_BF16, T, ROWS, 0),
+                op_tensor(DT_F32, T, ROWS, 0), op_tensor(DT_BF16, T, ROWS, 0),
+                op_tensor(DT_BF16, T, ROWS, 0), op_tensor(DT_F32, T, ROWS, 0)},
+        .n_in = 1,
+        .n_out = 6,
+        .tol = TOL_NORM_JOINED,
+        .run = run_norm,
+        .arg = &arg,
+    };
+    op_fill_normal(&p.in[0], &r, 0, 1);
+    op_fill_normal(&p.out[0], &r, 0, size);
+    for (int i = 1; i < 6; i++)
+        op_fill(&p.out[i], 0);
+    op_fill_normal(&arg.norm, &r, 1, 0.2);
+    op_rows_check(&p, -1, "%s [%lld, %lld], T %lld, size %g%s", weight_formats[format].name,
+                  (long long)hidden, (long long)cols, (long long)T, size,
+                  phase == PHASE_PREFILL ? ", prefill" : "");
+    for (int k = 0; k < N_MATRICES; k++) {
+        release(&x[k]);
+        release(&tiled[k]);
+    }
+}
+
+/* Few strips and, from 133 multiprocessors' share on, strips that blocks have together. Squares of 1e22 exceed F32. */
+TEST(linear_add_norm)
+{
+    static const int64_t shape[][2] = {{128, 128}, {640, 384}, {2432, 2176}};
+    static const int64_t T[] = {1, 4, 8, 11, 16, 21};
+    for (int f = 0; f < WF_COUNT; f++)
+        for (int i = 0; i < 3; i++)
+            for (size_t t = 0; t < 6; t += i == 2 || test_quick() ? 3 : 1)
+                check_norm((enum weight_format_id)f, shape[i][0], shape[i][1], T[t], 3,
+                           PHASE_DECODE);
+    check_norm(WF_NVFP4, 640, 384, 5, 1e22, PHASE_VERIFY);
+    check_norm(WF_FP8_ROW, 640, 384, 17, 3, PHASE_PREFILL);
 }
 
 TEST(refuses_contradictions)

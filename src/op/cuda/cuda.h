@@ -83,6 +83,7 @@ lathe_status cuda_batch(struct gpu *c, const struct batch *b, struct cuda_batch 
 lathe_status cuda_arrange(void *stream, struct weight *const *w, size_t n, lathe_error *err);
 bool cuda_linears(void *stream, const struct linear_args *a, int n);
 bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]);
+bool cuda_linear_add_norm(void *stream, const struct linear_args *a, const struct normed *n);
 bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
                         const struct gdn_gates_args *gates);
 bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a);

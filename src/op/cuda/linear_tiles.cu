@@ -5,6 +5,7 @@
  * put in another order once, when they are loaded (tiles.cuh). Their values stay. */
 #include "op/cuda/copies.cuh"
 #include "op/cuda/cuda.cuh"
+#include "op/cuda/pack.cuh"
 #include "op/cuda/tiles.cuh"
 
 /* ---- Order --------------------------------------------------------------------------------------- */
@@ -94,6 +95,20 @@ struct gate_rows {
     int32_t n_heads; /* 0: there are none */
 };
 
+/* A row's sum of squares, in parts that are added in order; one that F32 does not hold is that of h times 2^-64, and
+ * negative. */
+struct row_squares {
+    float *p; /* NULL: there is none */
+    int64_t stride;
+};
+/* The norm of a sum that was added to: u = h * w, with the squares of each strip's 16 values. */
+struct next_norm {
+    const float *w;
+    bf16 *u;
+    int64_t u_stride;
+    row_squares squares;
+};
+
 /* Matrices of one format that share their activations. */
 struct tiled_args {
     tiled_part part[MOST_PARTS];
@@ -101,6 +116,9 @@ struct tiled_args {
     int64_t in_stride;
     int32_t units, strips, T; /* strips of all parts */
     gate_rows gate;
+    row_squares in_squares; /* `in` is to be multiplied by the rows' scales */
+    float eps;
+    next_norm norm;
 };
 
 /* What a lane takes of a unit: pieces of 16 bytes of codes. */
@@ -174,10 +192,69 @@ __device__ __forceinline__ float scale_of_sum(const tiled_part &p, int64_t row)
     return F == WF_FP8_ROW ? scale_at(p.row_scales, p.scales_f32, row) : 1.0f;
 }
 
+/* A row's scale from n parts of its squares, n a multiple of 8, by a warp. */
+__device__ __forceinline__ float row_scale_of(const float *part, int32_t n, float eps)
+{
+    enum { AT_ONCE = 3 };
+    float sum = 0;
+    bool held = true;
+    for (int32_t i = threadIdx.x % 32; i < n / 4; i += 32 * AT_ONCE) {
+        float4 v[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            v[j] = i + 32 * j < n / 4 ? ((const float4 *)part)[i + 32 * j] : float4{0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            held &= fminf(fminf(v[j].x, v[j].y), fminf(v[j].z, v[j].w)) >= 0;
+            sum += (v[j].x + v[j].y) + (v[j].z + v[j].w);
+        }
+    }
+    sum = warp_sum(sum);
+    if (__all_sync(0xffffffffu, held && is_held(sum)))
+        return rms_scale(sum, (int64_t)n * STRIP_ROWS, eps);
+    sum = 0;
+    for (int32_t i = threadIdx.x % 32; i < n; i += 32)
+        sum += part[i] < 0 ? -part[i] : part[i] * 0x1p-128f;
+    return 0x1p-64f / sqrtf(warp_sum(sum) / (float)(n * STRIP_ROWS));
+}
+
+/* What rows t0 and on of unscaled activations are multiplied by, for 8 * GROUPS of them. */
+template <int GROUPS>
+__device__ __forceinline__ void row_scales(const tiled_args &a, int32_t t0, float *scale)
+{
+    for (int32_t t = threadIdx.x / 32; t < GROUPS * 8 && t0 + t < a.T; t += WARPS) {
+        float x = row_scale_of(a.in_squares.p + (t0 + t) * a.in_squares.stride,
+                               a.units * (UNIT_COLS / STRIP_ROWS), a.eps);
+        if (threadIdx.x % 32 == 0)
+            scale[t] = x;
+    }
+}
+
+/* u and the squares of a value of h, by the 16 threads of a strip's rows together. */
+__device__ __forceinline__ void put_norm(const next_norm &norm, int32_t strip, int64_t y_row,
+                                         int64_t t, float h, float w)
+{
+    const unsigned half = 0xFFFFu << (threadIdx.x & 16);
+    auto sum_of = [&](float x) {
+        x *= x;
+#pragma unroll
+        for (int i = STRIP_ROWS / 2; i > 0; i >>= 1)
+            x += __shfl_xor_sync(half, x, i);
+        return x;
+    };
+    norm.u[t * norm.u_stride + y_row] = from_float<bf16>(h * w);
+    float sum = sum_of(h);
+    if (!is_held(sum)) /* for all 16 */
+        sum = -sum_of(h * 0x1p-64f);
+    if (threadIdx.x % STRIP_ROWS == 0)
+        norm.squares.p[t * norm.squares.stride + strip] = sum;
+}
+
 /* Output `i` of both gates for 8 * GROUPS rows. A thread has every THREADS-th pack of eight columns; sums: over its packs,
  * the lanes, the warps, each in order. Bound by latency, while weights are on their way. */
 template <int GROUPS>
-__device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t t0)
+__device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t t0,
+                                         const float *scale)
 {
     __shared__ float part[WARPS][GROUPS * 8];
     int32_t which = i / a.gate.n_heads, head = i % a.gate.n_heads, cols = a.units * UNIT_COLS;
@@ -214,6 +291,8 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
 #pragma unroll
     for (int k = 1; k < WARPS; k++)
         x += part[k][t];
+    if (a.in_squares.p)
+        x *= scale[t];
     a.gate.y[which][(t0 + t) * a.gate.y_stride[which] + head] =
         gdn_gate(which, x, a.gate.A_log, a.gate.dt_bias, head);
 }
@@ -235,6 +314,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
     enum { MATRICES = GATED ? 2 : 1, N = pieces<F>(), SLOT = slot_pieces<F, GATED>() };
     __shared__ float part[MATRICES][WARPS][STRIP_ROWS][GROUPS * 8];
+    __shared__ float row_scale[GROUPS * 8]; /* of unscaled activations */
     extern __shared__ uint4 ring[];
     static_assert(sizeof part == sums_bytes<GROUPS, GATED>(), "");
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, quad = lane % 4;
@@ -287,16 +367,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < AHEAD; i++)
         copy_next(ring + i * SLOT);
     begin_kernel();
-    if (GATES)
-        for (int32_t i = step - 1 - (int32_t)blockIdx.x; i < 2 * a.gate.n_heads; i += step)
-            gate_row<GROUPS>(a, i, t0);
-
     const bf16 *row[GROUPS];
 #pragma unroll
     for (int n = 0; n < GROUPS; n++) {
         int32_t t = t0 + n * 8 + g;
         row[n] = a.in + (t < a.T ? t : a.T - 1) * a.in_stride + quad * 8 + warp * UNIT_COLS;
     }
+    if (a.in_squares.p)
+        row_scales<GROUPS>(a, t0, row_scale); /* there behind the next barrier */
+    if (GATES)
+        for (int32_t i = step - 1 - (int32_t)blockIdx.x; i < 2 * a.gate.n_heads; i += step)
+            gate_row<GROUPS>(a, i, t0, row_scale);
+
     /* The thread's own output of a strip, if it has one. */
     const int32_t r = threadIdx.x % STRIP_ROWS, c = threadIdx.x / STRIP_ROWS, t = t0 + c;
     const bool has_output = c < GROUPS * 8 && t < a.T;
@@ -305,25 +387,28 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4 *here = ring;
     for (int32_t strip = (int32_t)blockIdx.x; strip < a.strips; strip += step) {
         int32_t at = part_of(strip), own = strip - a.part[at].first;
-        float acc[MATRICES][GROUPS][4] = {}, by[MATRICES], old = 0;
-        const tiled_part &p = a.part[at];
-        const int64_t y_row = (int64_t)own * STRIP_ROWS + r;
-        bf16 *to = (bf16 *)p.y + t * p.y_stride + y_row;
+        float acc[MATRICES][GROUPS][4] = {}, by[MATRICES], old = 0, w = 0;
         if (has_output) {
+            const tiled_part &p = a.part[at];
+            const int64_t y_row = (int64_t)own * STRIP_ROWS + r;
 #pragma unroll
             for (int m = 0; m < MATRICES; m++)
                 by[m] = scale_of_sum<F>(a.part[at + m], y_row);
             if (!GATED && p.add)
-                old = to_float(*to);
+                old = to_float(((const bf16 *)p.y)[t * p.y_stride + y_row]);
+            if (!GATED && a.norm.u)
+                w = a.norm.w[y_row];
         }
 #pragma unroll 1
         for (int32_t k = 0; k < mine; k++) {
             uint4 x[4][GROUPS];
 #pragma unroll
-            for (int n = 0; n < GROUPS; n++)
+            for (int n = 0; n < GROUPS; n++) {
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    x[j][n] = load_in<ALIGNED>(row[n] + (uint32_t)k * (WARPS * UNIT_COLS) + j * 32);
+                    x[j][n] = load_in<ALIGNED>(row[n] + j * 32);
+                row[n] += WARPS * UNIT_COLS;
+            }
             copies_wait<AHEAD - 1>();
 #pragma unroll
             for (int m = 0; m < MATRICES; m++) {
@@ -361,6 +446,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (here == ring + AHEAD * SLOT)
                 here = ring;
         }
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++)
+            row[n] -= mine * (WARPS * UNIT_COLS);
         if (strip != (int32_t)blockIdx.x)
             __syncthreads(); /* the sums of the strip before are read */
 #pragma unroll
@@ -381,14 +469,24 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int k = 1; k < WARPS; k++)
                 sum += part[m][k][r][c];
             y[m] = sum * by[m];
+            if (a.in_squares.p)
+                y[m] *= row_scale[c];
         }
+        asm volatile("" : "+r"(own)); /* places are reckoned again, not kept through the loop */
+        const tiled_part &p = a.part[at];
+        const int64_t y_row = (int64_t)own * STRIP_ROWS + r;
+        bf16 *to = (bf16 *)p.y + t * p.y_stride + y_row;
         if (GATED)
             *to = from_float<bf16>(silu(to_float(from_float<bf16>(y[0]))) *
                                    to_float(from_float<bf16>(y[MATRICES - 1])));
         else if (p.y_f32)
             ((float *)p.y)[t * p.y_stride + y_row] = y[0];
-        else
-            *to = from_float<bf16>(p.add ? old + y[0] : y[0]);
+        else {
+            bf16 h = from_float<bf16>(p.add ? old + y[0] : y[0]);
+            *to = h;
+            if (a.norm.u)
+                put_norm(a.norm, own, y_row, t, to_float(h), w);
+        }
     }
 }
 
@@ -399,9 +497,10 @@ static void launch(struct gpu *c, const tiled_args &a)
 {
     enum {
         RING = AHEAD * slot_pieces<F, GATED>() * 16,
-        SUMS =
-            sums_bytes<GROUPS, GATED>() + (GATED ? 0 : WARPS * GROUPS * 8 * 4), /* and the gates' */
-        SYSTEM = 1024,                                                          /* of each block */
+        SUMS = sums_bytes<GROUPS, GATED>() +
+               (GATED ? 0 : WARPS * GROUPS * 8 * 4) + /* and the gates' */
+               GROUPS * 8 * 4,
+        SYSTEM = 1024, /* of each block */
     };
     int blocks = c->shared_per_sm / (RING + SUMS + SYSTEM);
     int most = c->n_sms * (blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS);
@@ -435,8 +534,13 @@ static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
         launch<F, 2, AHEAD, 2, false>(c, a);
 }
 
+static row_squares squares_of(const struct normed *n)
+{
+    return {(float *)n->squares.data, n->squares.stride};
+}
+
 static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool gated,
-                         const gate_rows *gate)
+                         const gate_rows *gate, const struct normed *norm)
 {
     tiled_args a = {
         .in = (const bf16 *)l->in.data,
@@ -468,6 +572,13 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool
         a.strips /= 2;
     if (gate)
         a.gate = *gate;
+    if (l->of) {
+        a.in_squares = squares_of(l->of);
+        a.eps = l->of->eps;
+    }
+    if (norm)
+        a.norm = {(const float *)norm->w.data, (bf16 *)norm->u.data, norm->u.stride,
+                  squares_of(norm)};
     switch (l->w->format) {
     case WF_NVFP4:
         launch_format<WF_NVFP4>(c, a, gated);
@@ -486,7 +597,7 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool
 extern "C" lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a,
                                           lathe_error *err)
 {
-    launch_parts(c, a, 1, false, NULL);
+    launch_parts(c, a, 1, false, NULL, NULL);
     return cuda_launched(c, err);
 }
 
@@ -506,7 +617,17 @@ extern "C" bool cuda_linears(void *stream, const struct linear_args *a, int n)
     struct gpu *c = cuda_of(stream);
     if (!go_together(c, a, n))
         return false;
-    launch_parts(c, a, n, false, NULL);
+    launch_parts(c, a, n, false, NULL, NULL);
+    return true;
+}
+
+extern "C" bool cuda_linear_add_norm(void *stream, const struct linear_args *a,
+                                     const struct normed *n)
+{
+    struct gpu *c = cuda_of(stream);
+    if (!go_together(c, a, 1) || !rows_aligned(n->squares.data, n->squares.stride, 4))
+        return false;
+    launch_parts(c, a, 1, false, NULL, n);
     return true;
 }
 
@@ -532,7 +653,7 @@ extern "C" bool cuda_linears_gates(void *stream, const struct linear_args *a, in
     gate.A_log = (const float *)g->A_log.data;
     gate.dt_bias = (const float *)g->dt_bias.data;
     gate.n_heads = (int32_t)w[0]->rows;
-    launch_parts(c, a, n, false, &gate);
+    launch_parts(c, a, n, false, &gate, NULL);
     return true;
 }
 
@@ -541,7 +662,7 @@ extern "C" bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]
     struct gpu *c = cuda_of(stream);
     if (!go_together(c, a, 2))
         return false;
-    launch_parts(c, a, 2, true, NULL);
+    launch_parts(c, a, 2, true, NULL, NULL);
     return true;
 }
 

@@ -96,6 +96,7 @@ static __global__ void __launch_bounds__(32)
         place = best;
         if (best < 0)
             break;
+        __syncwarp(); /* all have counted in taken */
         if (threadIdx.x == 0)
             token[i] = taken[i] = best_id;
         __syncwarp();
