@@ -253,7 +253,7 @@ static int budgets(lathe_engine *e, int i, struct wish *w)
 
 TEST(budgets_with_every_drafter)
 {
-    check_all(budgets, test_quick() ? 9 : 24);
+    check_all(budgets, test_quick() ? 9 : 14);
 }
 
 /* The end token is a word of the reasoning; with the answer's own behind it. */
@@ -269,7 +269,7 @@ static int ends(lathe_engine *e, int i, struct wish *w)
 
 TEST(end_tokens_in_thought_with_every_drafter)
 {
-    check_all(ends, test_quick() ? 9 : 30);
+    check_all(ends, test_quick() ? 9 : 12);
 }
 
 TEST(end_token_is_replaced_once)
