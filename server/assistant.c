@@ -8,9 +8,9 @@
 
 enum { TEXT_LIMIT = 1 << 28 };
 
-static struct memory *memory_of(const struct writer *w)
+static struct answers *answers_of(const struct writer *w)
 {
-    return w->server ? w->server->memory : NULL;
+    return w->server ? w->server->answers : NULL;
 }
 
 static void spill(struct buf *out, struct buf *from)
@@ -70,7 +70,7 @@ static bool is_cut(const struct writer *w, const json_t *arguments)
 static bool is_text(const struct writer *w, const json_t *call)
 {
     struct call c = call_of(w, call);
-    return is_cut(w, c.arguments) && !memory_call(memory_of(w), c.id, c.name, NULL, NULL) &&
+    return is_cut(w, c.arguments) && !answers_call(answers_of(w), c.id, c.name, NULL, NULL) &&
            !has_result(w, c.id);
 }
 
@@ -94,7 +94,7 @@ static bool put_known(const struct writer *w, const json_t *call)
     struct buf known, spelled;
     buf_init(&known, TEXT_LIMIT);
     buf_init(&spelled, TEXT_LIMIT);
-    bool ok = memory_call(memory_of(w), c.id, c.name, &known, NULL) && !known.no_memory;
+    bool ok = answers_call(answers_of(w), c.id, c.name, &known, NULL) && !known.no_memory;
     if (ok) {
         enum recalled how = recall_judge(w->d, c.arguments, buf_str(&known), known.len);
         ok = (how == RECALL_SAME ||
@@ -225,7 +225,7 @@ static void collect_content(const struct writer *w, const json_t *content, struc
 static bool put_remembered(const struct writer *w, const json_t *content, const json_t *calls,
                            bool is_given)
 {
-    struct memory *m = memory_of(w);
+    struct answers *m = answers_of(w);
     size_t n_calls = json_array_size(calls), before = w->chat->messages_at;
     struct buf text, reasoning;
     if (!m || w->server->options.no_restore_reasoning ||
@@ -236,13 +236,13 @@ static bool put_remembered(const struct writer *w, const json_t *content, const 
     bool found = false;
     for (size_t i = 0; i < n_calls && !found; i++) {
         struct call c = call_of(w, json_array_get(calls, i));
-        found = memory_call(m, c.id, c.name, NULL, &reasoning);
+        found = answers_call(m, c.id, c.name, NULL, &reasoning);
     }
     if (n_calls == 0) {
-        unsigned char key[MEMORY_KEY];
+        unsigned char key[ANSWERS_KEY];
         collect_content(w, content, &text);
-        found = memory_key(w->prefix, buf_str(w->out), before, buf_str(&text), text.len, key) &&
-                memory_reasoning(m, key, &reasoning);
+        found = answers_key(w->prefix, buf_str(w->out), before, buf_str(&text), text.len, key) &&
+                answers_reasoning(m, key, &reasoning);
     }
     found = found && reasoning.len && !reasoning.no_memory;
     if (found)

@@ -173,7 +173,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
                        .server = f->server,
                        .chat = c,
                        .reads_carriers = reads_carriers};
-    struct memory_prefix prefix = {0};
+    struct answers_prefix prefix = {0};
     if (!field_array(f, "messages", &array, MAX_MESSAGES))
         return false;
     if (!array)
@@ -214,7 +214,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
     buf_putc(&c->messages, ']');
     c->ends_with_assistant = ok && writer_is(&w, list[n - 1], "role", "assistant");
     free(list);
-    memory_prefix_release(&prefix);
+    answers_prefix_release(&prefix);
     return ok && (list_turns(c) || refuse(f->failure, INTERNAL, "out of memory"));
 }
 

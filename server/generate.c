@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "answers.h"
 #include "log.h"
-#include "memory.h"
 #include "metrics.h"
 #include "served.h"
 #include "session.h"
@@ -345,16 +345,16 @@ static void remember(struct run *r, int32_t choice)
 {
     const struct recording *a = &r->recording[choice];
     const struct buf *messages = &r->g.chat.messages;
-    unsigned char key[MEMORY_KEY];
+    unsigned char key[ANSWERS_KEY];
     bool is_hidden = r->g.options.conversation && messages->len && a->n_calls == 0 &&
                      r->g.hides_reasoning && a->reasoning.len &&
                      !r->x->server->options.no_restore_reasoning;
-    struct memory_prefix prefix = {0};
+    struct answers_prefix prefix = {0};
     if (is_hidden)
-        is_hidden = memory_key(&prefix, messages->data, messages->len - 1, buf_str(&a->text),
-                               a->text.len, key);
-    memory_prefix_release(&prefix);
-    memory_keep(r->x->server->memory, a, is_hidden ? key : NULL);
+        is_hidden = answers_key(&prefix, messages->data, messages->len - 1, buf_str(&a->text),
+                                a->text.len, key);
+    answers_prefix_release(&prefix);
+    answers_keep(r->x->server->answers, a, is_hidden ? key : NULL);
 }
 
 /* What one choice comes to; a failure ends the others. */

@@ -8,12 +8,12 @@
 #include <strings.h>
 #include <time.h>
 
+#include "answers.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "certificate.h"
 #include "log.h"
-#include "memory.h"
 #include "metrics.h"
 #include "served.h"
 #include "state.h"
@@ -231,7 +231,7 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = read_keys(s, err);
     if (!st)
-        st = memory_open(&s->memory, MEMORY_BYTES, err);
+        st = answers_open(&s->answers, ANSWERS_BYTES, err);
     if (!st)
         st = store_open(&s->store, o->n_responses, RESPONSES_BYTES, err);
     if (!st)
@@ -325,7 +325,7 @@ void server_close(struct server *s)
     http_close(s->http);
     weights_close(s->weights);
     keys_close(s->keys);
-    memory_close(s->memory);
+    answers_close(s->answers);
     store_close(s->store);
     log_close(s->log);
     metrics_close(s->metrics);

@@ -15,7 +15,7 @@ enum phase { PHASE_LOADING, PHASE_READY, PHASE_LEAVING, PHASE_DRAINING };
 enum { POOL_AT_WORK = 2, POOL_WAITING = 32 };
 
 struct http;
-struct memory;
+struct answers;
 struct store;
 struct server {
     struct server_options options;
@@ -28,7 +28,7 @@ struct server {
     struct trace *trace;     /* NULL: none */
     struct weights *weights; /* set before PHASE_READY; NULL: its thread could not be started */
     struct http *http;
-    struct memory *memory;
+    struct answers *answers;
     struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */
     _Atomic(bool) has_failed; /* the engine's device: nothing can be served any more */

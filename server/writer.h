@@ -2,8 +2,8 @@
 #ifndef LATHE_SERVER_WRITER_H
 #define LATHE_SERVER_WRITER_H
 
+#include "answers.h"
 #include "conversation.h"
-#include "memory.h"
 
 struct writer {
     const struct json_doc *d;
@@ -12,7 +12,7 @@ struct writer {
     struct chat *chat;
     const json_t *const *list; /* [n] messages; i: the one at hand */
     size_t n, i;
-    struct memory_prefix *prefix; /* of the messages so far */
+    struct answers_prefix *prefix; /* of the messages so far */
     bool
         reads_carriers; /* the member "carrier" of a message, which the server's own readers write */
 };

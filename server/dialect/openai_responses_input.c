@@ -5,8 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "answers.h"
 #include "base/utf8.h"
-#include "memory.h"
 #include "openai_responses.h"
 #include "state.h"
 
@@ -345,7 +345,7 @@ static bool put_function_call(struct reader *r, const char *path, const json_t *
     if (!is_object && !s)
         return refuse_field(r->failure, BAD_TYPE, path, "%s.arguments: expected a string, found %s",
                             path, json_kind(v));
-    if (s && !is_object_text(s, n) && !memory_call(r->x->server->memory, id, name, NULL, NULL)) {
+    if (s && !is_object_text(s, n) && !answers_call(r->x->server->answers, id, name, NULL, NULL)) {
         if (has_result(r->d, r->array, r->i + 1, id) ||
             has_result(r->request_doc, r->request, 0, id))
             return refuse_field(r->failure, BAD_VALUE, path,

@@ -1,9 +1,9 @@
 /* Answers that come back less than whole: the memory of calls and reasoning, spelled arguments, and carriers. */
 #include <openssl/sha.h>
 
+#include "answers.h"
 #include "carrier.h"
 #include "fake_engine.h"
-#include "memory.h"
 #include "recall.h"
 #include "rig.h"
 #include "test.h"
@@ -90,7 +90,7 @@ static void tell(struct recording *a, lathe_event_type type, const char *text, c
     recording_take(a, &ev);
 }
 
-static void keep(struct memory *m, int i, size_t n_reasoning)
+static void keep(struct answers *m, int i, size_t n_reasoning)
 {
     struct recording a;
     char id[40], *reasoning = malloc(n_reasoning + 1);
@@ -105,37 +105,37 @@ static void keep(struct memory *m, int i, size_t n_reasoning)
         tell(&a, LATHE_EVENT_CALL_ARGS, "{\"a\": ", NULL);
         tell(&a, LATHE_EVENT_CALL_ARGS, k ? "1}" : "2}", NULL);
     }
-    memory_keep(m, &a, NULL);
+    answers_keep(m, &a, NULL);
     recording_release(&a);
     free(reasoning);
 }
 
 TEST(memory_of_calls)
 {
-    struct memory *m;
+    struct answers *m;
     lathe_error err;
     struct buf arguments, reasoning;
     buf_init(&arguments, 1 << 20);
     buf_init(&reasoning, 1 << 20);
-    CHECK_OK(memory_open(&m, 20000, &err), &err);
+    CHECK_OK(answers_open(&m, 20000, &err), &err);
     for (int i = 0; i < 300; i++) {
         keep(m, i, 500);
         /* The first is used all the time, and stays. */
         buf_clear(&arguments);
         buf_clear(&reasoning);
-        CHECK(memory_call(m, "toolu_0x1", "find", &arguments, &reasoning));
+        CHECK(answers_call(m, "toolu_0x1", "find", &arguments, &reasoning));
         CHECK_STR(buf_str(&arguments), "{\"a\": 1}");
         CHECK_INT(reasoning.len, 500);
     }
-    CHECK(!memory_call(m, "call_0x1", "other", NULL, NULL));
-    CHECK(!memory_call(m, "call_1x1", "find", NULL, NULL));
-    CHECK(memory_call(m, "fc_299x0", "find", NULL, NULL));
-    CHECK(!memory_call(m, "", "find", NULL, NULL));
+    CHECK(!answers_call(m, "call_0x1", "other", NULL, NULL));
+    CHECK(!answers_call(m, "call_1x1", "find", NULL, NULL));
+    CHECK(answers_call(m, "fc_299x0", "find", NULL, NULL));
+    CHECK(!answers_call(m, "", "find", NULL, NULL));
     keep(m, 1000, 50000); /* more than there is room for */
-    CHECK(!memory_call(m, "call_1000x0", "find", NULL, NULL));
-    CHECK(memory_call(m, "call_0x0", "find", NULL, NULL));
-    memory_close(m);
-    CHECK(!memory_call(NULL, "call_0x0", "find", NULL, NULL));
+    CHECK(!answers_call(m, "call_1000x0", "find", NULL, NULL));
+    CHECK(answers_call(m, "call_0x0", "find", NULL, NULL));
+    answers_close(m);
+    CHECK(!answers_call(NULL, "call_0x0", "find", NULL, NULL));
     buf_release(&arguments);
     buf_release(&reasoning);
 }
@@ -144,20 +144,20 @@ TEST(memory_of_calls)
 TEST(keys_of_prefixes)
 {
     static const char messages[] = "[{\"role\": \"user\"}, {\"role\": \"assistant\"}, {}";
-    struct memory_prefix growing = {0};
-    unsigned char key[MEMORY_KEY], last[MEMORY_KEY] = {0};
+    struct answers_prefix growing = {0};
+    unsigned char key[ANSWERS_KEY], last[ANSWERS_KEY] = {0};
     for (size_t n = 0; n < sizeof messages; n++) {
-        struct memory_prefix once = {0};
-        unsigned char want[MEMORY_KEY];
-        CHECK(memory_key(&growing, messages, n, "text", 4, key));
-        CHECK(memory_key(&once, messages, n, "text", 4, want));
-        CHECK(memcmp(key, want, MEMORY_KEY) == 0 && memcmp(key, last, MEMORY_KEY) != 0);
-        CHECK(memory_key(&once, messages, n, "texts", 5, want));
-        CHECK(memcmp(key, want, MEMORY_KEY) != 0);
-        memcpy(last, key, MEMORY_KEY);
-        memory_prefix_release(&once);
+        struct answers_prefix once = {0};
+        unsigned char want[ANSWERS_KEY];
+        CHECK(answers_key(&growing, messages, n, "text", 4, key));
+        CHECK(answers_key(&once, messages, n, "text", 4, want));
+        CHECK(memcmp(key, want, ANSWERS_KEY) == 0 && memcmp(key, last, ANSWERS_KEY) != 0);
+        CHECK(answers_key(&once, messages, n, "texts", 5, want));
+        CHECK(memcmp(key, want, ANSWERS_KEY) != 0);
+        memcpy(last, key, ANSWERS_KEY);
+        answers_prefix_release(&once);
     }
-    memory_prefix_release(&growing);
+    answers_prefix_release(&growing);
 }
 
 /* ---- Carriers ------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "answers.h"
 
 #include <openssl/evp.h>
 #include <openssl/sha.h>
@@ -76,7 +76,7 @@ static bool is_whole(const struct recording *a)
 
 /* A key of an answer: that of a call, or of the whole. */
 struct entry {
-    unsigned char key[MEMORY_KEY];
+    unsigned char key[ANSWERS_KEY];
     struct entry *next; /* in its bucket */
     struct kept *kept;
     const char *name, *arguments; /* of a call, else NULL; in the answer's memory */
@@ -91,16 +91,16 @@ struct kept {
     struct entry entry[]; /* then the texts */
 };
 
-struct memory {
+struct answers {
     pthread_mutex_t lock;
     struct entry *bucket[N_BUCKETS];
     struct kept *newest, *oldest;
     size_t bytes, limit;
 };
 
-lathe_status memory_open(struct memory **out, size_t bytes, lathe_error *err)
+lathe_status answers_open(struct answers **out, size_t bytes, lathe_error *err)
 {
-    struct memory *m = calloc(1, sizeof *m);
+    struct answers *m = calloc(1, sizeof *m);
     *out = NULL;
     if (!m)
         return fail_memory(err, sizeof *m);
@@ -113,18 +113,18 @@ lathe_status memory_open(struct memory **out, size_t bytes, lathe_error *err)
     return LATHE_OK;
 }
 
-static struct entry **bucket_of(struct memory *m, const unsigned char *key)
+static struct entry **bucket_of(struct answers *m, const unsigned char *key)
 {
     return &m->bucket[(key[0] | (unsigned)key[1] << 8) % N_BUCKETS];
 }
 
-static void unlink_use(struct memory *m, struct kept *k)
+static void unlink_use(struct answers *m, struct kept *k)
 {
     *(k->newer ? &k->newer->older : &m->newest) = k->older;
     *(k->older ? &k->older->newer : &m->oldest) = k->newer;
 }
 
-static void link_newest(struct memory *m, struct kept *k)
+static void link_newest(struct answers *m, struct kept *k)
 {
     k->newer = NULL;
     k->older = m->newest;
@@ -132,7 +132,7 @@ static void link_newest(struct memory *m, struct kept *k)
     m->newest = k;
 }
 
-static void forget(struct memory *m, struct kept *k)
+static void forget(struct answers *m, struct kept *k)
 {
     for (size_t i = 0; i < k->n_entries; i++) {
         struct entry **at = bucket_of(m, k->entry[i].key);
@@ -145,7 +145,7 @@ static void forget(struct memory *m, struct kept *k)
     free(k);
 }
 
-void memory_close(struct memory *m)
+void answers_close(struct answers *m)
 {
     if (!m)
         return;
@@ -156,10 +156,10 @@ void memory_close(struct memory *m)
 }
 
 /* The newest of a key, which is then the one used last. */
-static struct entry *find(struct memory *m, const unsigned char *key)
+static struct entry *find(struct answers *m, const unsigned char *key)
 {
     struct entry *e = *bucket_of(m, key);
-    while (e && memcmp(e->key, key, MEMORY_KEY) != 0)
+    while (e && memcmp(e->key, key, ANSWERS_KEY) != 0)
         e = e->next;
     if (e) {
         unlink_use(m, e->kept);
@@ -171,15 +171,15 @@ static struct entry *find(struct memory *m, const unsigned char *key)
 /* ---- Keys ----------------------------------------------------------------------------------- */
 
 /* What follows the prefix, which each dialect has its own of. */
-static void key_of_call(unsigned char key[MEMORY_KEY], const char *id)
+static void key_of_call(unsigned char key[ANSWERS_KEY], const char *id)
 {
     const char *bar = strchr(id, '_');
     const char *own = bar ? bar + 1 : id;
     SHA256((const unsigned char *)own, strlen(own), key);
 }
 
-bool memory_key(struct memory_prefix *p, const char *messages, size_t n_messages, const char *text,
-                size_t n_text, unsigned char key[MEMORY_KEY])
+bool answers_key(struct answers_prefix *p, const char *messages, size_t n_messages,
+                 const char *text, size_t n_text, unsigned char key[ANSWERS_KEY])
 {
     if (!p->hash) {
         p->hash = EVP_MD_CTX_new();
@@ -196,10 +196,10 @@ bool memory_key(struct memory_prefix *p, const char *messages, size_t n_messages
     return ok;
 }
 
-void memory_prefix_release(struct memory_prefix *p)
+void answers_prefix_release(struct answers_prefix *p)
 {
     EVP_MD_CTX_free(p->hash);
-    *p = (struct memory_prefix){0};
+    *p = (struct answers_prefix){0};
 }
 
 /* ---- Keeping and finding -------------------------------------------------------------------- */
@@ -234,11 +234,11 @@ static struct kept *make(const struct recording *a, const unsigned char *key)
         e->arguments = put_text(&at, &a->call[i].arguments);
     }
     if (key)
-        memcpy(k->entry[a->n_calls].key, key, MEMORY_KEY);
+        memcpy(k->entry[a->n_calls].key, key, ANSWERS_KEY);
     return k;
 }
 
-void memory_keep(struct memory *m, const struct recording *a, const unsigned char *key)
+void answers_keep(struct answers *m, const struct recording *a, const unsigned char *key)
 {
     struct kept *k = m && is_whole(a) && (a->n_calls || key) ? make(a, key) : NULL;
     if (!k)
@@ -261,10 +261,10 @@ void memory_keep(struct memory *m, const struct recording *a, const unsigned cha
     pthread_mutex_unlock(&m->lock);
 }
 
-bool memory_call(struct memory *m, const char *id, const char *name, struct buf *arguments,
-                 struct buf *reasoning)
+bool answers_call(struct answers *m, const char *id, const char *name, struct buf *arguments,
+                  struct buf *reasoning)
 {
-    unsigned char key[MEMORY_KEY];
+    unsigned char key[ANSWERS_KEY];
     if (!m)
         return false;
     key_of_call(key, id);
@@ -279,7 +279,7 @@ bool memory_call(struct memory *m, const char *id, const char *name, struct buf 
     return found;
 }
 
-bool memory_reasoning(struct memory *m, const unsigned char *key, struct buf *reasoning)
+bool answers_reasoning(struct answers *m, const unsigned char *key, struct buf *reasoning)
 {
     if (!m)
         return false;

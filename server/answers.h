@@ -1,13 +1,13 @@
 /* What the server has answered, for clients that send an answer back less than whole: calls whose arguments were spelled
  * anew, and reasoning that was left out. Bounded in bytes; the answer that was not used for the longest time goes first.
  * Any thread. */
-#ifndef LATHE_SERVER_MEMORY_H
-#define LATHE_SERVER_MEMORY_H
+#ifndef LATHE_SERVER_ANSWERS_H
+#define LATHE_SERVER_ANSWERS_H
 
 #include "base/buf.h"
 #include "base/error.h"
 
-enum { MEMORY_BYTES = 64 << 20, MEMORY_KEY = 32 };
+enum { ANSWERS_BYTES = 64 << 20, ANSWERS_KEY = 32 };
 
 /* One answer, as it comes. */
 struct recorded_call {
@@ -25,29 +25,29 @@ void recording_take(struct recording *a, const lathe_event *ev);
 void recording_release(struct recording *a); /* no-op on a zeroed struct */
 
 /* NULL remembers nothing. */
-struct memory;
-lathe_status memory_open(struct memory **m, size_t bytes, lathe_error *err);
-void memory_close(struct memory *m); /* NULL is allowed */
+struct answers;
+lathe_status answers_open(struct answers **m, size_t bytes, lathe_error *err);
+void answers_close(struct answers *m); /* NULL is allowed */
 
 /* Keys of answers without calls: the messages before one, as JSON without the closing bracket, and its text. A prefix is
  * zeroed at first, and released; later keys of it are of more messages behind the same ones, and read those once. */
-struct memory_prefix {
+struct answers_prefix {
     void *hash;
     size_t n; /* bytes in it */
 };
 /* False without memory. */
-bool memory_key(struct memory_prefix *p, const char *messages, size_t n_messages, const char *text,
-                size_t n_text, unsigned char key[MEMORY_KEY]);
-void memory_prefix_release(struct memory_prefix *p);
+bool answers_key(struct answers_prefix *p, const char *messages, size_t n_messages,
+                 const char *text, size_t n_text, unsigned char key[ANSWERS_KEY]);
+void answers_prefix_release(struct answers_prefix *p);
 
 /* Keeps an answer under the ids of its calls, and, with a key, under that. */
-void memory_keep(struct memory *m, const struct recording *a, const unsigned char *key);
+void answers_keep(struct answers *m, const struct recording *a, const unsigned char *key);
 
 /* Was this call made here? Its id may have any dialect's prefix. Its arguments go to *arguments, if that is not NULL, and
  * the reasoning of its answer to *reasoning. */
-bool memory_call(struct memory *m, const char *id, const char *name, struct buf *arguments,
-                 struct buf *reasoning);
+bool answers_call(struct answers *m, const char *id, const char *name, struct buf *arguments,
+                  struct buf *reasoning);
 /* The reasoning of the answer that was kept under this key. */
-bool memory_reasoning(struct memory *m, const unsigned char *key, struct buf *reasoning);
+bool answers_reasoning(struct answers *m, const unsigned char *key, struct buf *reasoning);
 
 #endif
