@@ -144,36 +144,7 @@ TEST(failures_before_the_head)
     close_rig(&r);
 }
 
-/* ---- Clients that go away ------------------------------------------------------------------- */
-
-TEST(a_client_that_goes_away_ends_its_request)
-{
-    static const char *const phase[] = {
-        "wait\n",                                             /* queued */
-        "accepted 5 0\nprogress 1 5\nwait\n",                 /* prefill */
-        "accepted 5 0\nreasoning a\nwait\n",                  /* thinking */
-        "accepted 5 0\nreasoning_end\ntext a\nwait\n",        /* text */
-        "accepted 5 0\ncall call_1 f\nargs {\"a\": \nwait\n", /* arguments */
-    };
-    struct rig r;
-    open_rig(&r, NULL);
-    for (size_t i = 0; i < sizeof phase / sizeof *phase; i++)
-        for (int how = 0; how < 4; how++) {
-            bool stream = how & 1, reset = how & 2;
-            char *body = with_stream(hello, stream);
-            fake_engine_script(r.engine, phase[i]);
-            int fd = connect_to(&r);
-            send_request(fd, body);
-            wait_for_requests(&r, 1, 5);
-            struct linger l = {1, 0};
-            if (reset)
-                CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0);
-            (void)close(fd);
-            wait_for_requests(&r, 0, 1);
-            free(body);
-        }
-    close_rig(&r);
-}
+/* ---- Clients that shut their side ------------------------------------------------------------ */
 
 /* The write side shut is no end: the answer still arrives. */
 TEST(a_half_closed_client_gets_its_answer)
@@ -196,22 +167,7 @@ TEST(a_half_closed_client_gets_its_answer)
     close_rig(&r);
 }
 
-/* ---- Deadlines and the end of the server ---------------------------------------------------- */
-
-TEST(timeouts)
-{
-    struct rig r;
-    struct server_options o;
-    server_options_init(&o);
-    o.queue_timeout_s = 1;
-    o.request_timeout_s = 2;
-    open_rig(&r, &o);
-    check_status(&r, "wait\n", false, 429, "queue_timeout");
-    check_status(&r, "wait\n", true, 429, "queue_timeout");
-    check_status(&r, "accepted 5 0\nwait\n", false, 504, "deadline_exceeded");
-    check_status(&r, "accepted 5 0\ntext a\nwait\n", true, 200, "deadline_exceeded");
-    close_rig(&r);
-}
+/* ---- The end of the server ------------------------------------------------------------------ */
 
 /* Streams end with an error and [DONE], replies with a status; new requests are refused. */
 TEST(the_end_of_the_server)
