@@ -91,6 +91,7 @@ struct call {
     struct connection *c;
     _Atomic(int) n_holders; /* the library, and the job */
     pthread_mutex_t lock;   /* of what follows, up to taken_ms */
+    bool is_whole;          /* the request, as the library has said once */
     bool is_started, is_done, is_suspended;
     bool is_streaming; /* a head is wanted, or sent */
     bool is_broken;    /* the stream will not end properly */
@@ -860,6 +861,13 @@ static enum MHD_Result answer(struct call *k)
 {
     struct exchange *x = &k->x;
     enum { NOTHING, RUN_AND_REPLY, REPLY, STREAM } next = NOTHING;
+    /* A connection that is resumed goes on with what the library last wanted of it. Where it is suspended by the first call
+     * for a whole request, that is to read: the end of what a half-closed client sends would then be found before the
+     * reply, and the connection closed. The library calls again at once. */
+    if (!k->is_whole) {
+        k->is_whole = true;
+        return MHD_YES;
+    }
     pthread_mutex_lock(&k->lock);
     if (!k->is_started) {
         bool may_run = x->failure.condition == FINE && x->route;

@@ -144,29 +144,6 @@ TEST(failures_before_the_head)
     close_rig(&r);
 }
 
-/* ---- Clients that shut their side ------------------------------------------------------------ */
-
-/* The write side shut is no end: the answer still arrives. */
-TEST(a_half_closed_client_gets_its_answer)
-{
-    struct rig r;
-    open_rig(&r, NULL);
-    for (int stream = 0; stream < 2; stream++) {
-        char *body = with_stream(hello, stream);
-        struct buf b;
-        fake_engine_script(r.engine, "accepted 5 0\nreasoning_end\nstep\ntext a\nstep\nstep\nstep\n"
-                                     "text b\nfinish stop 5 0 2 0\n");
-        int fd = connect_to(&r);
-        send_request(fd, body);
-        CHECK(shutdown(fd, SHUT_WR) == 0);
-        receive(fd, &b);
-        CHECK(strstr(buf_str(&b), stream ? "data: [DONE]" : "\"finish_reason\":\"stop\""));
-        buf_release(&b);
-        free(body);
-    }
-    close_rig(&r);
-}
-
 /* ---- The end of the server ------------------------------------------------------------------ */
 
 /* Streams end with an error and [DONE], replies with a status; new requests are refused. */

@@ -349,6 +349,21 @@ TEST(the_client_goes_away)
     }
 }
 
+/* That is no end, in no phase: it still reads. */
+TEST(a_client_that_shuts_its_side_gets_its_answer)
+{
+    struct rig r;
+    struct cell cells[N_CELLS];
+    begin_all(&r, NULL, cells, "pause 500\nfinish stop 5 0 3 0\n");
+    for (int i = 0; i < N_CELLS; i++)
+        CHECK(shutdown(cells[i].fd, SHUT_WR) == 0);
+    for (int i = 0; i < N_CELLS; i++) {
+        receive(cells[i].fd, &cells[i].answer);
+        check_success(&cells[i]);
+    }
+    end_all(&r, cells);
+}
+
 /* What resets a client's idle timer; only data count for some. */
 static const char *sign_of_life(const struct row *row)
 {
