@@ -188,7 +188,8 @@ static bool take_chunks(struct client *c)
     }
 }
 
-void client_ask(struct client *c, const char *body, size_t n, struct client_answer *out)
+/* One attempt. False if the connection turned out to be closed before anything came. */
+static bool try_to_ask(struct client *c, const char *body, size_t n, struct client_answer *out)
 {
     size_t head = 0;
     bool is_over = false;
@@ -197,14 +198,15 @@ void client_ask(struct client *c, const char *body, size_t n, struct client_answ
     buf_clear(&c->in);
     buf_clear(&c->body);
     if (!connect_to(c))
-        return;
+        return true;
     double start = client_now();
-    if (!send_all(c, body, n)) {
+    if (send_all(c, body, n))
+        while (head == 0 && receive(c))
+            head = head_length(c);
+    if (c->in.len == 0) {
         disconnect(c);
-        return;
+        return false;
     }
-    while (head == 0 && receive(c))
-        head = head_length(c);
     bool closes = head && strstr(c->in.data, "Connection: close");
     bool is_chunked = head && strstr(c->in.data, "chunked");
     if (head)
@@ -223,6 +225,15 @@ void client_ask(struct client *c, const char *body, size_t n, struct client_answ
     out->n_at = c->n_at;
     out->first = c->n_at ? c->at[0] : 0;
     out->last = client_now() - start;
+    return true;
+}
+
+void client_ask(struct client *c, const char *body, size_t n, struct client_answer *out)
+{
+    /* The server closes connections that are idle. */
+    bool is_kept = c->fd >= 0;
+    if (!try_to_ask(c, body, n, out) && is_kept)
+        (void)try_to_ask(c, body, n, out);
 }
 
 static int by_size(const void *a, const void *b)

@@ -162,7 +162,7 @@ def is_(got, want):
         raise AssertionError(f"{got!r}, expected {want!r}")
 
 
-def wait_until(condition, seconds=5):
+def wait_until(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
