@@ -287,6 +287,7 @@ static void measure_cost(struct rig *r, const struct options *o)
     }
     printf("processor time of the server: %.3f ms a request, %.2f us a token (medians of %d)\n",
            percentile(request, ROUNDS, 0.5), percentile(token, ROUNDS, 0.5), ROUNDS);
+    sort_numbers(sends, ROUNDS);
     printf("a token takes %.2f to %.2f us; as many bare sends over loopback, %.2f (%.2f to %.2f)\n",
            token[0], token[ROUNDS - 1], percentile(sends, ROUNDS, 0.5), sends[0],
            sends[ROUNDS - 1]);
