@@ -2,7 +2,7 @@
  * that all of them, and any cut of a sequence into batches, give the same bits.
  *
  * Columns of S do not meet. A block has COLS of them of one v head of one sequence: each of its WARPS
- * consumer warps holds 8, as 16 groups of lanes along dk times 2 lanes of 4 columns. PRODUCERS more warps
+ * consumer warps holds 8, as 16 groups of lanes along dk times 2 lanes of 4 columns. Some more warps, the producers,
  * prepare the next rows meanwhile, all their loads at once: they normalise q and k, and take exp(g).
  *
  * One reduction a row serves both products, since o = S'^T q^ with S' = decay S + k^ d^T is
@@ -12,8 +12,6 @@
 enum {
     WARPS = 4,
     COLS = WARPS * 8,
-    PRODUCERS = 4,
-    THREADS = (WARPS + PRODUCERS) * 32,
 };
 
 struct delta {
@@ -29,7 +27,7 @@ struct delta {
 };
 
 /* `n` rows from row t of the batch, by the producers together. WIDE: four of q and k in one access. */
-template <typename T, int PER_LANE, int ROWS, bool WIDE>
+template <typename T, int PER_LANE, int ROWS, int PRODUCERS, bool WIDE>
 __device__ __forceinline__ void prepare(const struct delta &a,
                                         struct delta_rows<PER_LANE, ROWS, COLS> *to, int64_t t,
                                         int n, int head, int col)
@@ -68,10 +66,10 @@ template <typename P> __device__ __forceinline__ P *step(P *p, size_t bytes)
     return (P *)((uintptr_t)p + bytes);
 }
 
-/* dk <= 16 * PER_LANE. Any number of rows. blockIdx.x: sequences, heads, slices of columns; y: layers. A
+/* dk <= 16 * PER_LANE. Any number of rows, ROWS at a time. blockIdx.x: sequences, heads, slices of columns; y: layers. A
  * decoded row is bound by reading and writing S; long sequences by the chain of additions from row to row. */
-template <typename T, int PER_LANE, int ROWS, bool WIDE>
-__global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
+template <typename T, int PER_LANE, int ROWS, int PRODUCERS, bool WIDE, int BLOCKS = 2>
+__global__ void __launch_bounds__((WARPS + PRODUCERS) * 32, BLOCKS) delta_rule(struct delta a)
 {
     begin_kernel();
     __shared__ struct delta_rows<PER_LANE, ROWS, COLS> buffer[2];
@@ -88,8 +86,8 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
     float *S = a.S + s.slot * a.S_stride + (int64_t)head * a.dk * a.dv + at;
     float x[PER_LANE][4];
     if (warp >= WARPS) {
-        prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[0], s.first_row, min(ROWS, s.n_rows), head,
-                                         col);
+        prepare<T, PER_LANE, ROWS, PRODUCERS, WIDE>(a, &buffer[0], s.first_row, min(ROWS, s.n_rows),
+                                                    head, col);
     } else {
         load_S(x, S, a.dk, a.dv, a.dv - at, a.wide_S);
     }
@@ -99,8 +97,9 @@ __global__ void __launch_bounds__(THREADS) delta_rule(struct delta a)
         if (warp >= WARPS) {
             int32_t next = first + ROWS;
             if (next < s.n_rows)
-                prepare<T, PER_LANE, ROWS, WIDE>(a, &buffer[!now], s.first_row + (int64_t)next,
-                                                 min(ROWS, s.n_rows - next), head, col);
+                prepare<T, PER_LANE, ROWS, PRODUCERS, WIDE>(a, &buffer[!now],
+                                                            s.first_row + (int64_t)next,
+                                                            min(ROWS, s.n_rows - next), head, col);
         } else {
             float *o =
                 a.o + (s.first_row + (int64_t)first) * a.o_stride + (int64_t)head * a.dv + col;
@@ -127,13 +126,19 @@ static void launch(struct gpu *c, struct delta *a, const struct tensor *qkv, int
     a->wide_S = a->dv % 4 == 0 && aligned(a->S, a->S_stride, 4, 16);
     bool wide = a->dk % 4 == 0 && aligned(a->qkv, a->qkv_stride, size, 4 * size);
     dim3 blocks((unsigned)(n_seqs * a->n_v * a->slices), (unsigned)n_layers);
+    auto go = [&](int producers, void (*kernel)(struct delta)) {
+        launch_next(c, kernel, blocks, (WARPS + producers) * 32, 0, *a);
+    };
+    /* A fold has few rows and many layers: it is bound by how many blocks read and write S at once. */
     WITH_ACT(qkv->dtype, T, {
         if (a->dk > 128)
-            launch_next(c, delta_rule<T, 32, 4, false>, blocks, THREADS, 0, *a);
+            go(4, delta_rule<T, 32, 4, 4, false, 1>);
+        else if (wide && !a->o)
+            go(1, delta_rule<T, 8, 2, 1, true, 4>);
         else if (wide)
-            launch_next(c, delta_rule<T, 8, 16, true>, blocks, THREADS, 0, *a);
+            go(4, delta_rule<T, 8, 16, 4, true>);
         else
-            launch_next(c, delta_rule<T, 8, 16, false>, blocks, THREADS, 0, *a);
+            go(4, delta_rule<T, 8, 16, 4, false>);
     });
 }
 
