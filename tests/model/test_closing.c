@@ -191,6 +191,8 @@ TEST(budget_is_exact)
                 CHECK_INT(run.token[i], free_run.token[i]);
             for (int32_t i = 0; i < n; i++)
                 CHECK_INT(run.token[w.budget + i], id[i]);
+            if (e->backend != &backend_cpu)
+                continue; /* a prompt's arithmetic is another than decoding's there */
             memcpy(whole, e->slots[0].token, (size_t)(p + w.budget + n) * sizeof *whole);
             int32_t behind = run.n - w.budget - n;
             continue_raw(e, whole, (size_t)(p + w.budget + n), behind, rest);
