@@ -89,6 +89,7 @@ static bool put_line(struct trace *t, const struct buf *line)
     bool ok = t->fd >= 0;
     if (ok && t->bytes > 0 && t->bytes + line->len > t->max_bytes) {
         (void)close(t->fd);
+        t->fd = -1;
         ok = rename(t->path, t->old_path) == 0 && open_file(t);
     }
     return ok && write_all(t, line);

@@ -1,4 +1,6 @@
 /* What operators of a server see and set, over the fake engine: health, limits, who may ask for which model. */
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -44,6 +46,38 @@ static void check_ask(const struct rig *r, const char *body, int want, const cha
     if (status != want || !ended || !strstr(s, with))
         FAIL("%s: %d, expected %d with %s:\n%s", body, status, want, with, s);
     free(s);
+}
+
+/* In the library's place: another thread opens a file at that moment, and a file cannot be renamed. */
+static int opened_meanwhile = -1;
+int rename(const char *old, const char *new)
+{
+    (void)old;
+    (void)new;
+    if (opened_meanwhile < 0)
+        opened_meanwhile = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    errno = EACCES;
+    return -1;
+}
+
+TEST(a_trace_that_cannot_be_renamed_ends)
+{
+    struct server_options o;
+    struct rig r;
+    char path[] = "/tmp/lathe-trace-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, "{}\n", 3) == 3);
+    (void)close(fd);
+    server_options_init(&o);
+    o.trace = path;
+    o.trace_bytes = 1;
+    open_rig(&r, &o);
+    fake_engine_script(r.engine, "text a\nfinish stop 1 0 1 0\n");
+    check_ask(&r, ASK, 200, "choices");
+    close_rig(&r);
+    (void)unlink(path);
+    CHECK(opened_meanwhile >= 0 && fcntl(opened_meanwhile, F_GETFD) >= 0);
+    (void)close(opened_meanwhile);
 }
 
 TEST(a_device_that_failed_makes_the_server_unhealthy)
