@@ -193,7 +193,7 @@ static bool put_carried(const struct writer *w, const json_t *m, const struct bu
     struct carried carried;
     size_t n;
     const char *s = w->reads_carriers ? writer_text(w, m, "carrier", &n) : NULL;
-    if (!s || !carrier_read(s, n, &carried))
+    if (!s || !carrier_read(s, n, &w->chat->carried_bytes, &carried))
         return false;
     bool fits = carried.n &&
                 (given->len == 0 ||

@@ -129,15 +129,18 @@ static bool read_payload(const unsigned char *s, size_t len, struct carried *out
 }
 
 /* Packed bytes that the hash belongs to. */
-static bool unpack(const struct buf *packed, const struct buf *hash, struct carried *out)
+static bool unpack(const struct buf *packed, const struct buf *hash, size_t *used,
+                   struct carried *out)
 {
     unsigned char own[SHA256_DIGEST_LENGTH];
     SHA256((const unsigned char *)packed->data, packed->len, own);
     if (hash->len != N_HASH || memcmp(own, hash->data, N_HASH) != 0)
         return false;
     unsigned long long size = ZSTD_getFrameContentSize(packed->data, packed->len);
-    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > MAX_PAYLOAD)
+    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > MAX_PAYLOAD ||
+        size > CARRIED_MAX - *used)
         return false;
+    *used += (size_t)size;
     unsigned char *payload = malloc((size_t)size + 1);
     if (!payload)
         return false;
@@ -147,7 +150,7 @@ static bool unpack(const struct buf *packed, const struct buf *hash, struct carr
     return ok;
 }
 
-bool carrier_read(const char *s, size_t n, struct carried *out)
+bool carrier_read(const char *s, size_t n, size_t *used, struct carried *out)
 {
     size_t head = strlen(mark);
     *out = (struct carried){0};
@@ -161,7 +164,7 @@ bool carrier_read(const char *s, size_t n, struct carried *out)
     buf_init(&hash, N_HASH + 1);
     bool ok = read_base64(&packed, from, (size_t)(dot - from)) &&
               read_base64(&hash, dot + 1, (size_t)(s + n - dot - 1)) && packed.len && hash.len &&
-              unpack(&packed, &hash, out);
+              unpack(&packed, &hash, used, out);
     if (!ok)
         carried_release(out);
     buf_release(&packed);

@@ -17,7 +17,12 @@
 
 #include "base/buf.h"
 
-enum { CARRIER_MAX = 1 << 20 }; /* bytes of one; its payload may have 8 times as many */
+enum {
+    CARRIER_MAX = 1 << 20, /* bytes of one; its payload may have 8 times as many */
+    CARRIED_MAX =
+        64
+        << 20, /* of all payloads of a conversation: some hundred bytes can unpack to megabytes */
+};
 
 /* Appends one. What does not fit is left out: the tokens first, then all. */
 void carrier_put(struct buf *out, const char *text, size_t n, const int32_t *id, size_t n_id);
@@ -28,8 +33,9 @@ struct carried {
     int32_t *id; /* [n_id] */
     size_t n_id;
 };
-/* False if it is none, or damaged; *out is then empty. Released by carried_release. */
-bool carrier_read(const char *s, size_t n, struct carried *out);
+/* False if it is none, or damaged, or CARRIED_MAX is used up; *out is then empty. *used counts the bytes of payloads that were
+ * unpacked for one conversation, from 0. Released by carried_release. */
+bool carrier_read(const char *s, size_t n, size_t *used, struct carried *out);
 void carried_release(struct carried *c);
 
 #endif

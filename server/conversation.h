@@ -17,6 +17,7 @@ struct chat {
     size_t messages_at;  /* where the last one begins in `messages`, with what separates it */
     struct carried_turn *carried; /* [n_carried] */
     size_t n_carried, cap_carried;
+    size_t carried_bytes;       /* of payloads that were unpacked */
     lathe_turn *turn;           /* [n_carried] */
     bool ends_with_assistant;   /* the last message is the assistant's */
     size_t n_tools, n_deferred; /* n_deferred of them are not in the prompt */

@@ -25,7 +25,8 @@ struct reader {
     struct failure *failure;
     struct toolbox *tools;
     struct buf *out;
-    size_t n; /* messages written */
+    size_t n;             /* messages written */
+    size_t carried_bytes; /* of payloads that were unpacked */
     struct turn turn;
     /* The array at hand. */
     const struct json_doc *d;
@@ -278,7 +279,7 @@ static bool put_reasoning(struct reader *r, const json_t *item)
     const char *carrier = member(r, item, "encrypted_content", &n_carrier);
     buf_clear(&t->carrier);
     struct carried carried = {0};
-    if (carrier && carrier_read(carrier, n_carrier, &carried))
+    if (carrier && carrier_read(carrier, n_carrier, &r->carried_bytes, &carried))
         json_escape(&t->carrier, carrier, n_carrier);
     carried_release(&carried);
     t->n_reasoning++;

@@ -18,11 +18,12 @@ static void require(bool ok)
 static void check_read(const struct carried *c)
 {
     struct carried again;
+    size_t used = 0;
     struct buf b;
     buf_init(&b, 2 * CARRIER_MAX);
     carrier_put(&b, c->text, c->n, c->id, c->n_id);
     require(b.len > 0 && b.len <= CARRIER_MAX);
-    require(carrier_read(b.data, b.len, &again));
+    require(carrier_read(b.data, b.len, &used, &again));
     if (again.n || again.n_id) /* it fitted */
         require(again.n == c->n && memcmp(again.text, c->text, c->n) == 0);
     if (again.n_id)
@@ -48,6 +49,7 @@ static void put_base64(struct buf *out, const uint8_t *s, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct carried c;
+    size_t used = 0;
     struct buf b;
     unsigned char hash[SHA256_DIGEST_LENGTH];
     if (size == 0)
@@ -72,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         SHA256(s, n, hash);
         put_base64(&b, hash, 16);
     }
-    if (carrier_read(buf_str(&b), b.len, &c))
+    if (carrier_read(buf_str(&b), b.len, &used, &c))
         check_read(&c);
     else
         require(!c.text && !c.id);

@@ -166,11 +166,13 @@ static void check_carried(const char *text, size_t n, const int32_t *id, size_t 
 {
     struct buf b;
     struct carried c;
+    size_t used = 0;
     buf_init(&b, 2 * CARRIER_MAX);
     carrier_put(&b, text, n, id, n_id);
     CHECK(b.len <= CARRIER_MAX && b.data[strspn(b.data, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn"
                                                         "opqrstuvwxyz0123456789-_.")] == 0);
-    CHECK(carrier_read(b.data, b.len, &c));
+    CHECK(carrier_read(b.data, b.len, &used, &c));
+    CHECK_INT(used, 5 + n + 4 * n_id);
     CHECK(c.n == n && memcmp(c.text, text, n) == 0 && c.text[n] == 0);
     CHECK(c.n_id == n_id && (n_id == 0 || memcmp(c.id, id, n_id * sizeof *id) == 0));
     carried_release(&c);
@@ -179,11 +181,12 @@ static void check_carried(const char *text, size_t n, const int32_t *id, size_t 
         char was = b.data[i];
         b.data[i] = was == 'A' ? 'B' : 'A';
         /* The last digits of the two parts have bits that say nothing. */
-        if (carrier_read(b.data, b.len, &c))
+        used = 0;
+        if (carrier_read(b.data, b.len, &used, &c))
             CHECK(c.n == n && memcmp(c.text, text, n) == 0 && c.n_id == n_id);
         carried_release(&c);
         b.data[i] = was;
-        CHECK(!carrier_read(b.data, i, &c));
+        CHECK(!carrier_read(b.data, i, &used, &c));
         CHECK(!c.text && !c.id);
     }
     buf_release(&b);
@@ -213,8 +216,37 @@ TEST(carriers_of_others)
         "l1.!!!!.AAAA",
         "l1.AAAAA.AAAAAAAAAAAAAAAAAAAAAA"};
     struct carried c;
+    size_t used = 0;
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        CHECK(!carrier_read(other[i], strlen(other[i]), &c));
+        CHECK(!carrier_read(other[i], strlen(other[i]), &used, &c));
+}
+
+/* Some hundred bytes that unpack to megabytes, many times in one conversation. */
+TEST(carriers_that_unpack_to_much)
+{
+    enum { N = 8 * CARRIER_MAX / 4 - 2 };
+    int32_t *id = calloc(N, sizeof *id);
+    struct carried c;
+    struct buf b;
+    size_t used = 0;
+    int n_read = 0;
+    CHECK(id != NULL);
+    buf_init(&b, 2 * CARRIER_MAX);
+    carrier_put(&b, "x", 1, id, N);
+    CHECK(b.len < 1000);
+    for (int i = 0; i < 20; i++) {
+        if (carrier_read(b.data, b.len, &used, &c)) {
+            CHECK_INT(c.n_id, N);
+            n_read++;
+        } else {
+            CHECK(!c.text && !c.id);
+        }
+        carried_release(&c);
+    }
+    CHECK_INT(n_read, 8);
+    CHECK(used <= CARRIED_MAX);
+    buf_release(&b);
+    free(id);
 }
 
 /* What is too long goes without its tokens, then without anything. */
@@ -232,11 +264,12 @@ TEST(long_reasoning)
         id[i] = (int32_t)rng_below(&r, 250000);
     }
     static const size_t n[] = {1000, 1 << 20, N};
+    size_t used = 0;
     for (int i = 0; i < 3; i++) {
         buf_init(&b, 2 * CARRIER_MAX);
         carrier_put(&b, text, n[i], id, i == 0 ? 1000 : N / 4);
         CHECK(b.len > 0 && b.len <= CARRIER_MAX);
-        CHECK(carrier_read(b.data, b.len, &c));
+        CHECK(carrier_read(b.data, b.len, &used, &c));
         CHECK_INT(c.n, i < 2 ? n[i] : 0);
         CHECK_INT(c.n_id, i == 0 ? 1000 : 0);
         carried_release(&c);
