@@ -116,39 +116,63 @@ static void put_message(const struct writer *w, const json_t *m)
 
 /* ---- The order of tool results -------------------------------------------------------------- */
 
-/* Which call of the assistant's message m the result answers; n_calls if none. */
-static size_t call_of(const struct writer *w, const json_t *m, const json_t *result)
+struct result {
+    const json_t *message;
+    size_t call, at; /* which call it answers, and its place in the list */
+};
+
+static int by_call(const void *a, const void *b)
+{
+    const struct result *p = a, *q = b;
+    return p->call != q->call ? (p->call < q->call ? -1 : 1) : (p->at > q->at) - (p->at < q->at);
+}
+
+/* The calls of an assistant's message, ids to indices, of which the first counts; NULL: out of memory. */
+static json_t *index_calls(const struct writer *w, const json_t *m)
 {
     const json_t *calls = json_object_get(m, "tool_calls");
-    size_t n, i = 0;
-    const char *id = writer_text(w, result, "tool_call_id", &n);
-    while (i < json_array_size(calls) && !(id && writer_is(w, json_array_get(calls, i), "id", id)))
-        i++;
-    return i;
+    json_t *index = json_object();
+    for (size_t i = 0; index && i < json_array_size(calls); i++) {
+        size_t n;
+        const char *id = writer_text(w, json_array_get(calls, i), "id", &n);
+        if (!id || json_object_get(index, id))
+            continue;
+        if (json_object_set_new_nocheck(index, id, json_integer((json_int_t)i)) != 0) {
+            json_decref(index);
+            index = NULL;
+        }
+    }
+    return index;
 }
 
 /* The results list[from..to) of assistant message m into the order of its calls: the template pairs them by order
  * alone. Results of unknown calls keep their places. */
-static void sort_results(const struct writer *w, const json_t *m, const json_t **list, size_t from,
+static bool sort_results(const struct writer *w, const json_t *m, const json_t **list, size_t from,
                          size_t to)
 {
-    size_t n_calls = json_array_size(json_object_get(m, "tool_calls"));
-    for (size_t i = from + 1; i < to; i++) {
-        size_t key = call_of(w, m, list[i]), at = i;
-        if (key == n_calls)
+    if (to - from < 2)
+        return true;
+    json_t *index = index_calls(w, m);
+    struct result *result = malloc((to - from) * sizeof *result);
+    size_t *place = malloc((to - from) * sizeof *place), n = 0; /* [n], that results are in */
+    for (size_t i = from; index && result && place && i < to; i++) {
+        size_t n_id;
+        const char *id = writer_text(w, list[i], "tool_call_id", &n_id);
+        const json_t *call = id ? json_object_get(index, id) : NULL;
+        if (!call)
             continue;
-        for (size_t j = i; j-- > from;) {
-            size_t other = call_of(w, m, list[j]);
-            if (other == n_calls)
-                continue;
-            if (other <= key)
-                break;
-            const json_t *moved = list[at];
-            list[at] = list[j];
-            list[j] = moved;
-            at = j;
-        }
+        place[n] = i;
+        result[n++] = (struct result){list[i], (size_t)json_integer_value(call), i};
     }
+    bool ok = index && place && result;
+    if (ok)
+        qsort(result, n, sizeof *result, by_call);
+    for (size_t i = 0; ok && i < n; i++)
+        list[place[i]] = result[i].message;
+    json_decref(index);
+    free(result);
+    free(place);
+    return ok;
 }
 
 /* The known tokens of turns, for the engine. */
@@ -199,7 +223,8 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
             continue;
         while (to < n && writer_is(&w, list[to], "role", "tool"))
             to++;
-        sort_results(&w, list[i], list, i + 1, to);
+        ok = sort_results(&w, list[i], list, i + 1, to) ||
+             refuse(f->failure, INTERNAL, "out of memory");
     }
     w.prefix = &prefix;
     w.list = list;

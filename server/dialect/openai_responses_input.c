@@ -35,6 +35,7 @@ struct reader {
     const char *label;     /* of the array, for errors */
     const json_t *request; /* the request's own items, whose results answer earlier calls, too */
     const struct json_doc *request_doc;
+    json_t *results, *request_results; /* of has_result, for the two arrays; NULL: not needed yet */
 };
 
 static const char *member(const struct reader *r, const json_t *object, const char *name, size_t *n)
@@ -296,17 +297,23 @@ static bool put_reasoning(struct reader *r, const json_t *item)
     return true;
 }
 
-static bool has_result(const struct json_doc *d, const json_t *array, size_t from, const char *id)
+/* Does a result of the call stand at array[from] or behind it? *index: ids to the places of their last results, made once. */
+static bool has_result(struct reader *r, json_t **index, const struct json_doc *d,
+                       const json_t *array, size_t from, const char *id)
 {
-    for (size_t i = from; i < json_array_size(array); i++) {
+    size_t n_array = *index ? 0 : json_array_size(array), n;
+    *index = *index ? *index : json_object();
+    r->out->no_memory |= !*index;
+    for (size_t i = 0; i < n_array; i++) {
         const json_t *item = json_array_get(array, i);
-        size_t n;
         const char *type = json_text(d, json_object_get(item, "type"), &n);
         const char *own = json_text(d, json_object_get(item, "call_id"), &n);
-        if (type && own && strstr(type, "_output") && strcmp(own, id) == 0)
-            return true;
+        if (type && own && strstr(type, "_output"))
+            r->out->no_memory |=
+                json_object_set_new_nocheck(*index, own, json_integer((json_int_t)i)) != 0;
     }
-    return false;
+    const json_t *last = json_object_get(*index, id);
+    return last && (size_t)json_integer_value(last) >= from;
 }
 
 static void put_call(struct reader *r, const char *id, const char *name, const char *arguments,
@@ -347,8 +354,8 @@ static bool put_function_call(struct reader *r, const char *path, const json_t *
         return refuse_field(r->failure, BAD_TYPE, path, "%s.arguments: expected a string, found %s",
                             path, json_kind(v));
     if (s && !is_object_text(s, n) && !answers_call(r->x->server->answers, id, name, NULL, NULL)) {
-        if (has_result(r->d, r->array, r->i + 1, id) ||
-            has_result(r->request_doc, r->request, 0, id))
+        if (has_result(r, &r->results, r->d, r->array, r->i + 1, id) ||
+            has_result(r, &r->request_results, r->request_doc, r->request, 0, id))
             return refuse_field(r->failure, BAD_VALUE, path,
                                 "%s.arguments: expected the text of a JSON object", path);
         buf_printf(&r->turn.text, "[");
@@ -565,6 +572,8 @@ static bool put_array(struct reader *r, const char *label, const struct json_doc
 {
     r->d = d;
     r->array = array;
+    json_decref(r->results);
+    r->results = NULL;
     for (r->i = 0; r->i < json_array_size(array); r->i++) {
         const json_t *item = json_array_get(array, r->i);
         char path[60];
@@ -654,6 +663,8 @@ bool responses_input(struct exchange *x, const struct fields *f, struct response
               (!v || (json_is_array(v) ? put_array(&r, "input", &f->doc, v, &q->input)
                                        : put_string(&r, f, v, &q->input)));
     flush_turn(&r);
+    json_decref(r.results);
+    json_decref(r.request_results);
     buf_puts(&q->input, "]");
     if (r.n == 0)
         buf_putc(out, '[');

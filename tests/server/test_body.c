@@ -1,4 +1,6 @@
 /* Bodies: fields with their refusals, and conversations as they go to the renderer. */
+#include <time.h>
+
 #include "server/conversation.h"
 #include "server/state.h"
 
@@ -182,6 +184,38 @@ TEST(results_follow_their_calls)
         "\"b\"}, {\"id\": \"c\"}]}, {\"role\": \"tool\", \"content\": \"A\"}, {\"role\": \"tool\", "
         "\"content\": \"X\"}, {\"role\": \"tool\", \"content\": \"B\"}, {\"role\": \"tool\", "
         "\"content\": \"C\"}]");
+}
+
+/* Of as many calls as a body may have the order is found at once. */
+TEST(results_of_many_calls)
+{
+    enum { N = 6000 };
+    struct rig r;
+    struct chat c;
+    struct buf body;
+    buf_init(&body, 1 << 20);
+    buf_puts(&body, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[");
+    for (int i = 0; i < N; i++)
+        buf_printf(&body, "%s{\"id\":\"%d\"}", i ? "," : "", i);
+    buf_puts(&body, "]}");
+    for (int i = N; i-- > 0;)
+        buf_printf(&body, ",{\"role\":\"tool\",\"tool_call_id\":\"%d\",\"content\":\"r%d\"}", i, i);
+    buf_puts(&body, "]}");
+    clock_t start = clock();
+    CHECK(open_body(&r, buf_str(&body)) && chat_read(&r.f, &c));
+    CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 10);
+    const char *at = strstr(c.conversation.messages, "\"tool\"");
+    for (int i = 0; i < N && at; i++) {
+        char want[32];
+        (void)snprintf(want, sizeof want, "\"r%d\"", i);
+        at = strstr(at, "\"content\": ");
+        if (!at || strncmp(at + 11, want, strlen(want)) != 0)
+            FAIL("result %d is at %.40s", i, at ? at : "");
+        at++;
+    }
+    chat_release(&c);
+    close_body(&r);
+    buf_release(&body);
 }
 
 TEST(conversations_that_are_refused)
