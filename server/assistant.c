@@ -43,14 +43,20 @@ static struct call call_of(const struct writer *w, const json_t *call)
     return (struct call){id ? id : "", name ? name : "", json_object_get(in, "arguments")};
 }
 
-/* Among the messages up to the assistant's next. */
-static bool has_result(const struct writer *w, const char *id)
+/* Among the messages up to the assistant's next. *results: the ids of the calls that they answer, made once. */
+static bool has_result(const struct writer *w, json_t **results, const char *id)
 {
-    for (size_t i = w->i + 1; i < w->n && !writer_is(w, w->list[i], "role", "assistant"); i++)
-        if (writer_is(w, w->list[i], "role", "tool") &&
-            writer_is(w, w->list[i], "tool_call_id", id))
-            return true;
-    return false;
+    size_t i = *results ? w->n : w->i + 1, n;
+    *results = *results ? *results : json_object();
+    w->out->no_memory |= !*results;
+    for (; i < w->n && !writer_is(w, w->list[i], "role", "assistant"); i++) {
+        const char *own = writer_is(w, w->list[i], "role", "tool")
+                              ? writer_text(w, w->list[i], "tool_call_id", &n)
+                              : NULL;
+        if (own)
+            w->out->no_memory |= json_object_set_new_nocheck(*results, own, json_true()) != 0;
+    }
+    return json_object_get(*results, id) != NULL;
 }
 
 /* Is it the beginning of an object, from a stream that was cut off? */
@@ -67,19 +73,20 @@ static bool is_cut(const struct writer *w, const json_t *arguments)
 }
 
 /* A call of another server, cut off, and without a result: it is shown as text. */
-static bool is_text(const struct writer *w, const json_t *call)
+static bool is_text(const struct writer *w, json_t **results, const json_t *call)
 {
     struct call c = call_of(w, call);
     return is_cut(w, c.arguments) && !answers_call(answers_of(w), c.id, c.name, NULL, NULL) &&
-           !has_result(w, c.id);
+           !has_result(w, results, c.id);
 }
 
 /* [name: arguments], of all such calls. */
-static void collect_texts(const struct writer *w, const json_t *calls, struct buf *out)
+static void collect_texts(const struct writer *w, json_t **results, const json_t *calls,
+                          struct buf *out)
 {
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *call = json_array_get(calls, i);
-        if (!is_text(w, call))
+        if (!is_text(w, results, call))
             continue;
         struct call c = call_of(w, call);
         size_t n;
@@ -115,12 +122,12 @@ static bool put_known(const struct writer *w, const json_t *call)
     return ok;
 }
 
-static void put_calls(const struct writer *w, const json_t *calls)
+static void put_calls(const struct writer *w, json_t **results, const json_t *calls)
 {
     bool any = false;
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *call = json_array_get(calls, i);
-        if (is_text(w, call))
+        if (is_text(w, results, call))
             continue;
         if (any)
             buf_puts(w->out, ", ");
@@ -306,6 +313,7 @@ void writer_assistant(const struct writer *w, const json_t *m)
     const json_t *content = json_object_get(m, "content"),
                  *calls = json_object_get(m, "tool_calls");
     struct buf given, texts;
+    json_t *results = NULL;
     size_t n, n_refusal = 0;
     buf_init(&given, TEXT_LIMIT);
     buf_init(&texts, TEXT_LIMIT);
@@ -313,7 +321,7 @@ void writer_assistant(const struct writer *w, const json_t *m)
     const char *s = json_text(w->d, content, &n);
     const char *refusal = writer_text(w, m, "refusal", &n_refusal);
     bool may_split = s && !is_given && !done && !(w->server && w->server->options.keep_think_tags);
-    collect_texts(w, calls, &texts);
+    collect_texts(w, &results, calls, &texts);
     if (!done && given.len) {
         put_reasoning(w, buf_str(&given), given.len);
         done = true;
@@ -329,7 +337,7 @@ void writer_assistant(const struct writer *w, const json_t *m)
         }
     }
     if (json_is_array(calls)) {
-        put_calls(w, calls);
+        put_calls(w, &results, calls);
     } else if (calls && !json_is_null(calls)) {
         writer_key(w, "tool_calls");
         json_print(w->out, w->d, calls);
@@ -338,4 +346,5 @@ void writer_assistant(const struct writer *w, const json_t *m)
     w->out->no_memory |= given.no_memory || texts.no_memory;
     buf_release(&given);
     buf_release(&texts);
+    json_decref(results);
 }
