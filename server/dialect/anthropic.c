@@ -13,7 +13,8 @@ enum block { NO_BLOCK, THINKING_BLOCK, TEXT_BLOCK, TOOL_BLOCK };
 
 struct messages_state {
     char id[40];
-    const char *model; /* as the client named it */
+    const char *request_id; /* of the exchange */
+    const char *model;      /* as the client named it */
     bool stream;
     bool knows_context_stop; /* as the exchange says */
     bool is_empty;           /* a limit of 0 tokens: only the prompt is read */
@@ -70,6 +71,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     buf_init(&s->signature, 2 * CARRIER_MAX);
     memcpy(s->id, "msg_", 4);
     server_id(x->server, s->id + 4);
+    s->request_id = x->id;
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
         !field_bool(f, "stream", &g->stream) || !anthropic_conversation(x, f, g))
         return false;
@@ -279,7 +281,7 @@ static void error(struct buf *out, void *state, const struct failure *f)
     if (failure_http(f->condition) >= 429)
         shown.condition = DRAINING;
     buf_puts(out, "event: error\ndata: ");
-    failure_print(out, &shown, SHAPE_ANTHROPIC, s->id);
+    failure_print(out, &shown, SHAPE_ANTHROPIC, s->request_id);
     buf_puts(out, "\n\n");
 }
 
