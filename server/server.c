@@ -162,10 +162,14 @@ void server_reload(struct server *s)
     static lathe_status (*const read[])(struct server * s, lathe_error * err) = {
         read_level, read_keys, read_certificate};
     lathe_error err;
+    bool all = true;
     for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-        if (read[i](s, &err))
+        if (read[i](s, &err)) {
             log_notice(s, LOG_LEVEL_ERROR, "not read again: %s", err.message);
-    log_notice(s, LOG_LEVEL_INFO, "keys, certificate and log level were read again");
+            all = false;
+        }
+    if (all)
+        log_notice(s, LOG_LEVEL_INFO, "keys, certificate and log level were read again");
 }
 
 bool server_knows_key(struct server *s, const char *authorization, const char *x_api_key,

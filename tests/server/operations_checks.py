@@ -201,6 +201,7 @@ def check_keys_are_read_again(folder):
         s.process.send_signal(signal.SIGHUP)
         is_("not read again" in last_line(s, "not read again"), True)
         is_([status_with(s, k) for k in ("three", "fixed")], [200, 200])
+        is_(len([line for line in s.lines if "were read again" in line]), 1)
         is_(s.stop(), 0)
 
 
