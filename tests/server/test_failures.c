@@ -225,6 +225,32 @@ static bool has_head(const struct cell *c)
     return c->stream && c->phase >= THINKING;
 }
 
+/* Until it is here; it stays to be read. */
+static void wait_for_head(const struct cell *c)
+{
+    char head[4096];
+    const struct timespec pause = {.tv_nsec = 5000000};
+    double start = seconds();
+    for (;;) {
+        ssize_t n = recv(c->fd, head, sizeof head - 1, MSG_PEEK | MSG_DONTWAIT);
+        head[n > 0 ? n : 0] = 0;
+        if (strstr(head, "\r\n\r\n"))
+            break;
+        if (seconds() - start > 20)
+            FAIL("%s: no head", describe(c));
+        (void)nanosleep(&pause, NULL);
+    }
+    CHECK(strncmp(head, "HTTP/1.1 200", 12) == 0);
+}
+
+static void leave(const struct cell *c, bool is_reset)
+{
+    struct linger l = {1, 0};
+    if (is_reset)
+        CHECK(setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0);
+    (void)close(c->fd);
+}
+
 static void end_all(struct rig *r, struct cell *cells)
 {
     for (int i = 0; i < N_CELLS; i++)
@@ -280,28 +306,6 @@ TEST(the_time_in_the_queue_is_up)
     end_all(&r, cells);
 }
 
-/* After some seconds a stream has its head without any event: then the failure is one. */
-TEST(the_time_in_the_queue_is_up_after_the_head)
-{
-    struct rig r;
-    struct server_options o;
-    struct cell cells[N_ROWS];
-    server_options_init(&o);
-    o.queue_timeout_s = 6;
-    o.n_queue = N_ROWS;
-    open_rig(&r, &o);
-    for (int i = 0; i < N_ROWS; i++) {
-        cells[i] = (struct cell){.row = &rows[i], .phase = QUEUED, .stream = true};
-        begin_cell(&r, &cells[i], "wait\n");
-    }
-    for (int i = 0; i < N_ROWS; i++) {
-        receive(cells[i].fd, &cells[i].answer);
-        check_failure(&cells[i], QUEUE_TIME_UP, true);
-        buf_release(&cells[i].answer);
-    }
-    close_rig(&r);
-}
-
 TEST(the_grace_of_a_shutdown_is_over)
 {
     struct rig r;
@@ -338,14 +342,54 @@ TEST(the_client_goes_away)
         struct cell cells[N_CELLS];
         begin_all(&r, NULL, cells, "wait\n");
         wait_for_phases(&r, N_CELLS);
-        for (int i = 0; i < N_CELLS; i++) {
-            struct linger l = {1, 0};
-            if (is_reset)
-                CHECK(setsockopt(cells[i].fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0);
-            (void)close(cells[i].fd);
-        }
+        for (int i = 0; i < N_CELLS; i++)
+            leave(&cells[i], is_reset);
         wait_for_requests(&r, 0, 3);
         close_rig(&r);
+    }
+}
+
+/* After some seconds a stream has its head without any event. Whatever ends it then is an event, and a client that goes
+ * away is noticed. All causes at once, each with a server of its own, since the head takes its time. */
+TEST(what_comes_after_the_head_and_before_the_first_event)
+{
+    enum { GONE = N_CAUSES, N_ENDS, N = N_ROWS * 2 };
+    static const char *const then[N_ENDS] = {"pause 9000\nerror 12 lost\n", "wait\n",
+                                             "pause 9000\nfinish length 5 0 3 0\n", "wait\n",
+                                             "wait\n"};
+    struct rig r[N_ENDS];
+    struct cell cells[N_ENDS][N];
+    for (int why = 0; why < N_ENDS; why++) {
+        struct server_options o;
+        server_options_init(&o);
+        o.n_queue = N;
+        o.request_timeout_s = why == DEADLINE_REACHED ? 8 : 0;
+        o.queue_timeout_s = why == QUEUE_TIME_UP ? 8 : 0;
+        open_rig(&r[why], &o);
+        for (int i = 0; i < N; i++) {
+            cells[why][i] = (struct cell){
+                .row = &rows[i / 2], .phase = i % 2 ? PREFILL : QUEUED, .stream = true};
+            begin_cell(&r[why], &cells[why][i], then[why]);
+        }
+    }
+    for (int why = 0; why < N_ENDS; why++)
+        for (int i = 0; i < N; i++)
+            wait_for_head(&cells[why][i]);
+    server_drain(r[GRACE_OVER].server, 0, 300);
+    for (int i = 0; i < N; i++)
+        leave(&cells[GONE][i], i / 2 % 2);
+    wait_for_requests(&r[GONE], 0, 5);
+    for (int why = 0; why < N_ENDS; why++) {
+        for (int i = 0; i < N && why != GONE; i++) {
+            struct cell *c = &cells[why][i];
+            receive(c->fd, &c->answer);
+            if (why == QUEUE_TIME_UP && c->phase != QUEUED)
+                check_success(c); /* it has a slot */
+            else
+                check_failure(c, (enum cause)why, true);
+            buf_release(&c->answer);
+        }
+        close_rig(&r[why]);
     }
 }
 
