@@ -37,8 +37,25 @@ async function fold(stream) {
   return message;
 }
 
+// Two turns of Responses: before the results of the calls stand the items that came, or the name of their response.
+async function responses(ask, isChained) {
+  const first = await ask({ input: messages });
+  const results = first.output
+    .filter((item) => item.type === "function_call")
+    .map(({ call_id, arguments: text }) => ({ type: "function_call_output", call_id, output: file(JSON.parse(text).path) }));
+  const next = isChained ? { input: results, previous_response_id: first.id } : { input: [...messages, ...first.output, ...results] };
+  return { first, last: await ask({ ...next, store: isChained }) };
+}
+
+const flat = { model: "nano", tools: [{ type: "function", strict: false, ...read.function }] };
+const whole = (more) => client.responses.create({ ...flat, ...more });
+const streamed = (more) => client.responses.stream({ ...flat, ...more }).finalResponse();
 const body = { model: "nano", tools: [read] };
 const checks = {
+  responses: () => responses(whole, false),
+  "streamed responses": () => responses(streamed, false),
+  "chained responses": () => responses(whole, true),
+  "streamed chained responses": () => responses(streamed, true),
   turns: () => turns(async (messages) => (await client.chat.completions.create({ ...body, messages })).choices[0].message),
   "streamed turns": () => turns(async (messages) => fold(await client.chat.completions.create({ ...body, messages, stream: true }))),
   "turns of the helper": () => turns(async (messages) => (await client.chat.completions.stream({ ...body, messages }).finalChatCompletion()).choices[0].message),

@@ -15,7 +15,7 @@ skip() {
 has python3 || skip "python3 is not installed"
 case $name in
 page) has chromium-headless-shell || has chromium || has google-chrome || skip "Chromium is not installed" ;;
-openai_sdk) [ -d build/npm/node_modules/openai ] || skip "the npm package openai is not installed" ;;
+openai | openai_sdk) [ -d build/npm/node_modules/openai ] || skip "the npm package openai is not installed" ;;
 esac
 case $name in
 page) ;;

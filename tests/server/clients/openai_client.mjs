@@ -1,10 +1,10 @@
-// The openai package against a server: node openai_client.mjs BASE_URL PATH_OF_THE_PACKAGES. Prints a line a check and
-// the sum.
+// The openai package against a server: node openai_client.mjs BASE_URL PATH_OF_THE_PACKAGES [CHECK...]. Prints a line a
+// check and the sum.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 import path from "node:path";
 
-const [base, packages] = process.argv.slice(2);
+const [base, packages, ...only] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(path.resolve(packages, "package.json")));
 const { default: OpenAI } = await import(pathToFileURL(require.resolve("openai")));
 const client = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
@@ -155,6 +155,7 @@ const checks = {
 
 let passed = 0, failed = 0;
 for (const [name, run] of Object.entries(checks)) {
+  if (only.length && !only.includes(name)) continue;
   try {
     await Promise.race([run(), new Promise((_, no) => setTimeout(() => no(new Error("no end within 60 s")), 60000).unref())]);
     console.log(`ok   test_openai.${name}`);
