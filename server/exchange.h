@@ -47,7 +47,8 @@ struct exchange {
     struct buf reply; /* JSON, unless `type` says another media type */
     const char *type;
     char etag[24]; /* of a file of the page, which a browser may keep; "" for everything else */
-    struct buf unknown; /* x-unknown-fields: names, separated by ", " */
+    char response_id[40]; /* x-response-id, of a response that is going to be stored; "" for none */
+    struct buf unknown;   /* x-unknown-fields: names, separated by ", " */
     int n_unknown;
     struct record record;
     struct buf trace;    /* members of its JSON object in the trace; empty if there is none */

@@ -240,6 +240,8 @@ static void add_headers(struct call *k, struct MHD_Response *r)
     header(r, "Server", text);
     header(r, "x-request-id", x->id);
     header(r, "request-id", x->id);
+    if (x->response_id[0] && x->failure.condition == FINE)
+        header(r, "x-response-id", x->response_id);
     if (x->unknown.len)
         header(r, "x-unknown-fields", buf_str(&x->unknown));
     if (x->warnings.len)
@@ -250,8 +252,8 @@ static void add_headers(struct call *k, struct MHD_Response *r)
         header(r, "Access-Control-Allow-Origin", k->origin);
         header(r, "Vary", "Origin");
         header(r, "Access-Control-Expose-Headers",
-               "x-request-id, request-id, retry-after, x-unknown-fields, x-ignored-tools, "
-               "x-warnings");
+               "x-request-id, request-id, x-response-id, retry-after, x-unknown-fields, "
+               "x-ignored-tools, x-warnings");
     }
     if (k->must_close || atomic_load(&x->server->phase) >= PHASE_LEAVING)
         header(r, "Connection", "close");

@@ -62,6 +62,8 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     server_id(x->server, s->id + 5);
     if (!responses_read(x, f, g, &s->request))
         return false;
+    if (s->request.store)
+        (void)snprintf(x->response_id, sizeof x->response_id, "%s", s->id);
     s->stream = g->stream;
     return true;
 }

@@ -3,6 +3,7 @@ no request."""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import time
 from serving import Answer, Checks, Server, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
-CHAT = "/v1/chat/completions"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 
 
 def free_port():
@@ -68,9 +69,13 @@ class Fleet:
 
     def ask(self, body, headers=(), path=CHAT):
         """The replica that answered."""
-        a = self.proxy.send("POST", path, dict(body, max_tokens=1, ignore_eos=True), headers=headers)
+        return self.answer(body, headers, path).headers["x-replica"]
+
+    def answer(self, body, headers=(), path=CHAT):
+        limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+        a = self.proxy.send("POST", path, {limit: 1, "ignore_eos": True, **body}, headers=headers)
         is_((a.status, a.body[:200] if a.status != 200 else ""), (200, ""))
-        return a.headers["x-replica"]
+        return a
 
     def replicas(self):
         """Those that requests without a session go to."""
@@ -112,6 +117,66 @@ def check_conversations_without_a_name_stay(fleet):
         is_(set(seen), {"a", "b"})
     parts = [{"type": "text", "text": "in parts"}]
     is_(len({fleet.ask({"messages": [{"role": "user", "content": parts}], "temperature": t}) for t in (0, 1)}), 1)
+
+
+def check_conversations_of_each_dialect_stay(fleet):
+    """By a name, by their first message, and by the user of metadata; a system text that all have does not count."""
+    system = "a system text that all conversations have"
+
+    def other(i, m):
+        return [{"role": "user", "content": f"turn {m}, conversation {i}"}]
+
+    ways = {
+        "messages": (MESSAGES, lambda i, m: {"messages": m}),
+        "messages with a system text": (MESSAGES, lambda i, m: {"messages": m, "system": system}),
+        "user_id": (MESSAGES, lambda i, m: {"messages": other(i, len(m)), "metadata": {"user_id": f"user_{i}_session"}}),
+        "input": (RESPONSES, lambda i, m: {"input": m}),
+        "input with instructions": (RESPONSES, lambda i, m: {"input": m, "instructions": system}),
+        "input with a developer's message": (RESPONSES, lambda i, m: {"input": [{"role": "developer", "content": system}] + m}),
+        "a text as input": (RESPONSES, lambda i, m: {"input": m[0]["content"]}),
+        "prompt_cache_key": (RESPONSES, lambda i, m: {"input": other(i, len(m)), "prompt_cache_key": f"k{i}"}),
+        "prompt": ("/v1/completions", lambda i, m: {"prompt": m[0]["content"]}),
+    }
+    for name, (path, body) in ways.items():
+        seen = []
+        for i in range(10):
+            on = {fleet.ask(body(i, m), path=path) for m in turns(i)}
+            is_((name, i, len(on)), (name, i, 1))
+            seen += on
+        is_((name, set(seen)), (name, {"a", "b"}))
+
+
+def stream_to_its_end(fleet, body, path=CHAT):
+    """All bytes."""
+    data = json.dumps(dict(body, stream=True)).encode()
+    with fleet.proxy.connect() as c:
+        c.settimeout(120)
+        c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+        return b"".join(iter(lambda: c.recv(65536), b""))
+
+
+def check_stored_responses_are_found(fleet):
+    """Each on the replica that has it, whatever else the request says."""
+    seen = set()
+    for i in range(10):
+        first = fleet.answer({"input": f"stored {i}"}, path=RESPONSES)
+        id, on = first.json["id"], first.headers["x-replica"]
+        is_(first.headers["x-response-id"], id)
+        seen.add(on)
+        for more in {"input": f"next {i}"}, {"input": "a", "prompt_cache_key": f"key {i}"}:
+            next = fleet.answer(dict(more, previous_response_id=id), [("x-session-affinity", f"other {i}")], RESPONSES)
+            is_(next.headers["x-replica"], on)
+        streamed = stream_to_its_end(fleet, {"input": "a", "previous_response_id": next.json["id"], "max_output_tokens": 1}, RESPONSES)
+        streamed = re.search(rb"(?i)x-response-id: (resp_\w+)", streamed)[1].decode()
+        last = fleet.answer({"input": "a", "previous_response_id": streamed}, path=RESPONSES)
+        is_(last.headers["x-replica"], on)
+        path = f"{RESPONSES}/{last.json['id']}"
+        is_(fleet.proxy.send("GET", path).json["previous_response_id"], streamed)
+        is_(fleet.proxy.send("GET", path + "/input_items?limit=1").status, 200)
+        is_(fleet.proxy.send("DELETE", path).status, 200)
+        is_(fleet.proxy.send("GET", path).status, 404)
+    is_(seen, {"a", "b"})
+    is_("x-response-id" in fleet.answer({"input": "a", "store": False}, path=RESPONSES).headers, False)
 
 
 def check_large_bodies(fleet):
