@@ -857,6 +857,28 @@ TEST(stored_responses)
     close_rig(&r);
 }
 
+/* Each item of a stored array is found by its id, whatever the texts beside it hold. */
+TEST(references)
+{
+    struct rig r;
+    open_rig(&r, NULL);
+    fake_engine_ask(r.engine, note_messages, NULL);
+    expect(&r, "", "POST", "/v1/responses",
+           "{\"input\":[{\"id\":\"msg_x1\",\"role\":\"user\",\"content\":\"a ]} \\\", [{ \\\\\"},"
+           "{\"id\":\"msg_x2\",\"role\":\"user\",\"content\":\"second\"}]}",
+           200, ID);
+    expect(&r, "", "POST", "/v1/responses",
+           "{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_x2\"},"
+           "{\"type\":\"item_reference\",\"id\":\"msg_x1\"}]}",
+           200, ID);
+    check_text("", "messages", seen,
+               "[{\"role\": \"user\", \"content\": \"second\"}, {\"role\": \"user\", \"content\": "
+               "\"a ]} \\\", [{ \\\\\"}]");
+    expect(&r, "", "POST", "/v1/responses",
+           "{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_x3\"}]}", 400, "msg_x3");
+    close_rig(&r);
+}
+
 /* What was left out, or is only tried, is said in the head. */
 TEST(headers)
 {
