@@ -42,7 +42,6 @@ enum {
     MORE_CONNECTIONS = 128,        /* above the limit, so that a 503 can be sent */
     IDLE_S = 75,                   /* inactivity, keep-alive included */
     HEAD_MS = 30000,
-    BODY_MS = 300000,
     BODY_PROGRESS_MS = 30000,
     WATCH_MS = 250,
     STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken: then no piece is added */
@@ -191,7 +190,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mc)
     return NULL;
 }
 
-static bool is_late(const struct connection *c, int64_t now)
+static bool is_late(const struct http *h, const struct connection *c, int64_t now)
 {
     int64_t in_stage = now - c->since_ms;
     switch (c->stage) {
@@ -200,7 +199,8 @@ static bool is_late(const struct connection *c, int64_t now)
     case STAGE_HEAD:
         return in_stage > HEAD_MS;
     case STAGE_BODY:
-        return in_stage > BODY_MS || now - c->moved_ms > BODY_PROGRESS_MS;
+        return in_stage > (int64_t)h->server->options.body_timeout_s * 1000 ||
+               now - c->moved_ms > BODY_PROGRESS_MS;
     case STAGE_REPLY:
         break;
     }
@@ -215,7 +215,7 @@ static void *watch(void *arg)
     while (!h->stop) {
         int64_t now = now_ms();
         for (struct connection *c = h->first; c; c = c->next)
-            if (c->fd >= 0 && is_late(c, now))
+            if (c->fd >= 0 && is_late(h, c, now))
                 (void)shutdown(c->fd, SHUT_RDWR);
         pthread_mutex_unlock(&h->lock);
         (void)nanosleep(&pause, NULL);

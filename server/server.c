@@ -31,6 +31,7 @@ void server_options_init(struct server_options *o)
                                  .body_memory = (size_t)512 << 20,
                                  .max_connections = 1024,
                                  .write_timeout_s = 60,
+                                 .body_timeout_s = 300,
                                  .late_system = -1,
                                  .json_keepalive_s = 240,
                                  .responses_reasoning = RESPONSES_REASONING_ASKED,

@@ -74,13 +74,14 @@ struct server_options {
     const char *trace;             /* a file: trace.h; NULL: none */
     uint64_t trace_bytes;
     bool trace_text;
-    bool log_bodies; /* the lines have the bodies of requests */
+    bool log_bodies;        /* the lines have the bodies of requests */
+    int32_t body_timeout_s; /* of all of a request's body, however its bytes come */
     /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
     int64_t (*now)(void);
     void (*id)(char out[25]);
 };
-/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece, no
- * other timeouts, 256 responses. */
+/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece,
+ * 300 s for a body, no other timeouts, 256 responses. */
 void server_options_init(struct server_options *o);
 
 /* Listens. What *o points to must stay until the server is closed. */

@@ -214,3 +214,42 @@ TEST(a_client_that_takes_nothing_is_cut_off)
     buf_release(&script);
     close_rig(&r);
 }
+
+/* Its bytes keep coming, but there is an end to it; what it had is given back, and others are served. */
+TEST(a_body_that_trickles_is_cut_off)
+{
+    static const char head[] =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{";
+    const struct timespec pause = {.tv_nsec = 20000000};
+    struct rig r;
+    struct server_options o;
+    char answer[400];
+    ssize_t n;
+    int status;
+    bool ended;
+    server_options_init(&o);
+    CHECK_INT(o.body_timeout_s, 300);
+    o.body_timeout_s = 2;
+    open_rig(&r, &o);
+    fake_engine_script(r.engine, "text yes\nfinish stop 5 0 3 0\n");
+    int fd = connect_to(&r);
+    double start = seconds();
+    CHECK(send(fd, head, sizeof head - 1, 0) > 0);
+    for (;;) {
+        (void)send(fd, " ", 1, MSG_NOSIGNAL);
+        n = recv(fd, answer, sizeof answer - 1, MSG_DONTWAIT);
+        if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            break;
+        CHECK(seconds() - start < 20);
+        (void)nanosleep(&pause, NULL);
+    }
+    CHECK(seconds() - start > 1.5);
+    answer[n > 0 ? n : 0] = 0;
+    if (n > 0 && strncmp(answer, "HTTP/1.1 408", 12) != 0)
+        FAIL("%s", answer);
+    (void)close(fd);
+    free(ask(&r, ASK, &status, &ended));
+    CHECK_INT(status, 200);
+    CHECK_INT(fake_engine_requests(r.engine), 1);
+    close_rig(&r);
+}
