@@ -499,7 +499,8 @@ static bool put_item(struct reader *r, const char *path, const json_t *item)
 
 /* ---- What is stored ------------------------------------------------------------------------- */
 
-/* The item with an id of its own, if it has none, and a message in its full form. */
+/* The item with an id of its own, if it has none, and a message in its full form. Items that the model is shown as they are
+ * stay so. */
 static bool store_input(struct reader *r, struct buf *out, const json_t *v)
 {
     union {
@@ -524,11 +525,11 @@ static bool store_input(struct reader *r, struct buf *out, const json_t *v)
                                   "text", content);
         ok = json_object_set_new(item.out, "content", parts) == 0;
     }
-    if (ok && !json_is_string(json_object_get(v, "id"))) {
-        char id[STORED_ID] = "item_";
-        for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-            if (is_type(r, v, ids[i].type))
-                (void)snprintf(id, sizeof id, "%s", ids[i].prefix);
+    for (size_t i = 0; ok && i < sizeof ids / sizeof *ids; i++) {
+        char id[STORED_ID];
+        if (!is_type(r, v, ids[i].type) || json_is_string(json_object_get(v, "id")))
+            continue;
+        (void)snprintf(id, sizeof id, "%s", ids[i].prefix);
         server_id(r->x->server, id + strlen(id));
         ok = json_object_set_new(item.out, "id", json_string(id)) == 0;
     }
