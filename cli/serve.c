@@ -26,7 +26,7 @@ static const char help[] =
     "  --allowed-host NAME    a name in Host headers, beside --host; repeatable\n"
     "  --cors-origin ORIGIN   a page that may use it; repeatable\n"
     "  --alias NAME           a name of the model, the first is its id\n"
-    "  --slots N  --queue N   requests that run at once (1), that wait (64)\n"
+    "  --slots N  --max-queue N   requests that run at once (1), that wait (64)\n"
     "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
     "  --body-memory MB       of all bodies (512)\n"
     "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
@@ -101,7 +101,7 @@ static void add_options(struct serve *v)
     option_list(o, "--cors-origin", NULL, &v->cors_origin);
     option_list(o, "--alias", NULL, &v->alias);
     option_int(o, "--slots", NULL, &v->slots, 1, 1024);
-    option_int(o, "--queue", NULL, &v->queue, 0, 100000);
+    option_int(o, "--max-queue", NULL, &v->queue, 0, 100000);
     option_flag(o, "--always-usage", NULL, &v->always_usage);
     option_int(o, "--max-calls", NULL, &v->max_calls, 1, 1024);
     option_word(o, "--prefill-assistant", NULL, &v->prefill, "on|off");

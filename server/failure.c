@@ -115,6 +115,26 @@ static bool refuse_prompt(struct failure *f, const char *message)
                         f->n_ctx, f->n_prompt);
 }
 
+/* A message of the library's that begins with an option's name, as "stop_id[0] is ...", has the field's instead. */
+static bool refuse_option(struct failure *f, const lathe_error *err)
+{
+    static const struct {
+        const char *option, *field;
+    } renamed[] = {{"stop_id", "stop_token_ids"}, {"logit_bias", "logit_bias"}};
+    const char *s = err->message;
+    size_t n_name = strcspn(s, "[ :"), n_path = strcspn(s, " :"), i = 0;
+    size_t n_rows = sizeof renamed / sizeof *renamed;
+    while (i < n_rows &&
+           !(strlen(renamed[i].option) == n_name && strncmp(s, renamed[i].option, n_name) == 0))
+        i++;
+    if (i == n_rows || condition_of(err->status) == INTERNAL)
+        return refuse(f, condition_of(err->status), "%s", s);
+    char param[sizeof f->param];
+    (void)snprintf(param, sizeof param, "%s%.*s", renamed[i].field, (int)(n_path - n_name),
+                   s + n_name);
+    return refuse_field(f, condition_of(err->status), param, "%s%s", renamed[i].field, s + n_name);
+}
+
 bool refuse_status(struct failure *f, const lathe_error *err)
 {
     if (err->status == LATHE_E_CONTEXT)
@@ -126,9 +146,10 @@ bool refuse_status(struct failure *f, const lathe_error *err)
          strncmp(err->message, "kwargs", 6) == 0))
         (void)snprintf(param, sizeof param, "%.*s", (int)n, err->message);
     const char *prefix = strncmp(err->message, "kwargs", 6) == 0 ? "chat_template_" : "";
-    return refuse_field(f, condition_of(err->status),
-                        param[0] && *prefix ? "chat_template_kwargs" : param, "%s%s", prefix,
-                        err->message);
+    if (param[0] || *prefix)
+        return refuse_field(f, condition_of(err->status), *prefix ? "chat_template_kwargs" : param,
+                            "%s%s", prefix, err->message);
+    return refuse_option(f, err);
 }
 
 int failure_http(enum condition c)

@@ -114,7 +114,7 @@ bool field_int(const struct fields *f, const char *name, int64_t *out, int64_t l
     }
     if (!digits)
         (void)snprintf(spelled, sizeof spelled, "%lld", (long long)x);
-    if (high == INT32_MAX || high == INT64_MAX)
+    if (high == INT32_MAX || (high == INT64_MAX && !digits))
         return refuse_field(f->failure, BAD_VALUE, param, "%s is %.40s, expected %lld or more",
                             param, digits ? digits : spelled, (long long)low);
     return refuse_field(f->failure, BAD_VALUE, param, "%s is %.40s, expected %lld to %lld", param,
@@ -173,12 +173,15 @@ bool fields_unknown(const struct fields *f, struct exchange *x, const char *cons
             i++;
         if (i < n)
             continue;
-        if (x->server->options.unknown_is_error)
-            return refuse_field(&x->failure, UNSUPPORTED_FIELD, key,
-                                "%.100s is no field of this route", key);
+        if (x->server->options.unknown_is_error) {
+            char param[160];
+            (void)snprintf(param, sizeof param, "%s%s", f->path, key);
+            return refuse_field(&x->failure, UNSUPPORTED_FIELD, param,
+                                "%.120s is no field of this route", param);
+        }
         if (is_plain(key) && x->n_unknown < MAX_LISTED_NAMES &&
-            x->unknown.len + strlen(key) + 2 <= MAX_LISTED_BYTES) {
-            buf_printf(&x->unknown, "%s%s", x->n_unknown ? ", " : "", key);
+            x->unknown.len + strlen(f->path) + strlen(key) + 2 <= MAX_LISTED_BYTES) {
+            buf_printf(&x->unknown, "%s%s%s", x->n_unknown ? ", " : "", f->path, key);
             x->n_unknown++;
         }
     }

@@ -36,7 +36,8 @@ const char *json_kind(const json_t *v); /* "a number" */
 /* A whole number, given as 5 or 5.0. */
 bool json_whole(const json_t *v, int64_t *out);
 
-/* Keys of the object that are not among known[0..n): into x->unknown, or refused, as the server's options say. */
+/* Keys of the object that are not among known[0..n): with the object's path into x->unknown, or refused, as the server's
+ * options say. */
 bool fields_unknown(const struct fields *f, struct exchange *x, const char *const *known, size_t n);
 
 #endif

@@ -413,7 +413,8 @@ static void finish(struct run *r)
     if (ok)
         r->d->finish(output(r), r->state, &r->last);
     else
-        r->d->error(output(r), r->state, &r->why);
+        r->d->error(output(r), r->state, &r->why,
+                    r->is_accepted && r->n_over ? &r->last.usage : NULL);
     if (stream_begun(r->x))
         (void)stream_write(r->x, output(r));
 }
@@ -464,6 +465,18 @@ static void watch_time(struct run *r)
 
 /* ---- Choices -------------------------------------------------------------------------------- */
 
+/* That of answer i: the sign stays, and -1 stays random and is none that was given. */
+static int64_t seed_of(int64_t seed, int32_t i)
+{
+    uint64_t sum = (uint64_t)seed + (uint64_t)i;
+    if (seed >= 0)
+        return (int64_t)(sum & (uint64_t)INT64_MAX);
+    /* Of what is below -1, 2^63 - 1 seeds: the next after -2 is the least. */
+    if (seed < -1 && (int64_t)sum >= -1)
+        sum += (uint64_t)INT64_MIN + 1;
+    return seed == -1 ? -1 : (int64_t)sum;
+}
+
 /* The options of one. */
 static lathe_request_options options_of(struct run *r, int32_t choice)
 {
@@ -474,9 +487,7 @@ static lathe_request_options options_of(struct run *r, int32_t choice)
         o.token = g->prompt[choice / n].id;
         o.n_token = g->prompt[choice / n].n;
     }
-    if (o.sampling.seed >= 0)
-        o.sampling.seed =
-            (int64_t)(((uint64_t)o.sampling.seed + (uint64_t)(choice % n)) & (uint64_t)INT64_MAX);
+    o.sampling.seed = seed_of(o.sampling.seed, choice % n);
     if (trace_wants_tokens(r->trace) && o.n_logprobs < 0)
         o.n_logprobs = 0;
     o.notify = ring;

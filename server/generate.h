@@ -43,8 +43,8 @@ struct dialect {
     void (*event)(struct buf *out, void *state, const lathe_event *ev);
     /* Of a stream on which nothing moves. */
     void (*keepalive)(struct buf *out, void *state);
-    /* Ends an open stream with an error. */
-    void (*error)(struct buf *out, void *state, const struct failure *f);
+    /* Ends an open stream with an error. usage: of all choices that ended, or NULL where nothing is known of it. */
+    void (*error)(struct buf *out, void *state, const struct failure *f, const lathe_usage *usage);
     /* Ends a stream, or writes the reply in one piece. last: the finish of the choice that ended last, with the usage of
      * all. */
     void (*finish)(struct buf *out, void *state, const lathe_event *last);

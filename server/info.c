@@ -67,7 +67,7 @@ void version(struct exchange *x)
     buf_puts(&x->reply, "{\"version\":");
     put(&x->reply, lathe_version());
     buf_puts(&x->reply, ",\"build\":");
-    put(&x->reply, lathe_version());
+    put(&x->reply, lathe_build());
     buf_puts(&x->reply, ",\"model\":");
     put(&x->reply, s->model);
     buf_puts(&x->reply, ",\"weights_sha256\":");

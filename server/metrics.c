@@ -11,14 +11,11 @@
 /* ---- What is counted ------------------------------------------------------------------------ */
 
 static const char *const dialect_name[] = {"chat", "completions", "messages", "responses", "other"};
-/* Statuses that the server sends; 0: the client went away before. */
-static const int status_code[] = {0,   200, 204, 400, 401, 403, 404, 405, 408,
-                                  409, 413, 415, 429, 431, 500, 501, 503, 504};
 static const char *const finish_name[] = {"stop", "length", "abort", "error"};
 static const char *const phase_name[] = {"queued", "prefill", "decode"};
 enum {
     N_DIALECTS = sizeof dialect_name / sizeof *dialect_name,
-    N_STATUSES = sizeof status_code / sizeof *status_code,
+    N_STATUSES = 600, /* of HTTP; 0: the client went away before */
     N_FINISHES = sizeof finish_name / sizeof *finish_name,
     N_PHASES = sizeof phase_name / sizeof *phase_name,
     N_MISSES = LATHE_MISS_OCCUPIED + 1,
@@ -142,10 +139,7 @@ static void count_generation(struct metrics *m, const struct record *r)
 
 void metrics_request(struct metrics *m, const struct exchange *x, int status, double seconds)
 {
-    size_t i = 0;
-    while (i + 1 < N_STATUSES && status_code[i] != status)
-        i++;
-    add(&m->requests[dialect_of(x)][i], 1);
+    add(&m->requests[dialect_of(x)][status > 0 && status < N_STATUSES ? status : 0], 1);
     add(&m->unknown_fields, (uint64_t)x->n_unknown);
     if (x->failure.condition == QUEUE_FULL)
         add(&m->rejected_full, 1);
@@ -359,7 +353,7 @@ static void put_requests(struct page *p, const struct metrics *m)
             if (!get(&m->requests[d][i]))
                 continue;
             (void)snprintf(labels, sizeof labels, "dialect=\"%s\",status=\"%d\",", dialect_name[d],
-                           status_code[i]);
+                           (int)i);
             sample(p, "lathe_requests_total", labels, (double)get(&m->requests[d][i]));
         }
     family(p, "lathe_tool_calls_total", "counter", "Tool calls of answers");

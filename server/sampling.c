@@ -181,9 +181,9 @@ bool sampling_read(const struct fields *f, struct generation *g)
         !read_float(f, "frequency_penalty", &s->frequency_penalty, -2, 2) ||
         !read_float(f, "repeat_penalty", &s->repetition_penalty, 1e-6, 1e6) ||
         !read_float(f, "repetition_penalty", &s->repetition_penalty, 1e-6, 1e6) ||
-        !field_int(f, "seed", &s->seed, -1, INT64_MAX) || !read_stops(f, "stop_sequences", g) ||
-        !read_stops(f, "stop", g) || !read_stop_ids(f, g) || !read_biases(f, g) ||
-        !read_limits(f, g) || !field_bool(f, "ignore_eos", &o->ignore_eos) ||
+        !field_int(f, "seed", &s->seed, INT64_MIN, INT64_MAX) ||
+        !read_stops(f, "stop_sequences", g) || !read_stops(f, "stop", g) || !read_stop_ids(f, g) ||
+        !read_biases(f, g) || !read_limits(f, g) || !field_bool(f, "ignore_eos", &o->ignore_eos) ||
         !field_bool(f, "cache_prompt", &cache) ||
         !field_bool(f, "include_stop_str_in_output", &g->show_stop) ||
         !field_text(f, "cache_salt", &salt, &n_salt))

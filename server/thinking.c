@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "state.h"
+#include "unsupported.h"
 
 static const struct thinking_options no_options;
 
@@ -86,6 +87,19 @@ bool thinking_object(const struct fields *f, struct chat *c)
                             "thinking.type: '%.40s' is none of enabled, disabled, adaptive", type);
     set_thinking(c, is_on);
     return true;
+}
+
+bool thinking_unknown(const struct fields *f, struct exchange *x)
+{
+    static const char *const known[] = {"type", "display", "budget_tokens"};
+    return inner_unknown(f, x, "thinking", "thinking.", known, 3);
+}
+
+bool reasoning_unknown(const struct fields *f, struct exchange *x, bool has_summary)
+{
+    static const char *const known[] = {"enabled", "effort",  "max_tokens",
+                                        "exclude", "summary", "generate_summary"};
+    return inner_unknown(f, x, "reasoning", "reasoning.", known, has_summary ? 6 : 4);
 }
 
 /* ---- What it comes to ----------------------------------------------------------------------- */

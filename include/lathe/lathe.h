@@ -47,6 +47,9 @@ typedef struct lathe_error {
 } lathe_error;
 
 const char *lathe_version(void);
+/* What it was built for and with, as "x86_64-linux, gcc 12.2.0, cpu, cuda 80 90a": target, compiler, and backends, behind
+ * cuda the compute capabilities. */
+const char *lathe_build(void);
 /* "argument", "format" ...: a word for logs and JSON. */
 const char *lathe_status_name(lathe_status status);
 

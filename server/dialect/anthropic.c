@@ -6,6 +6,8 @@
 
 #include "dialects.h"
 #include "state.h"
+#include "thinking.h"
+#include "unsupported.h"
 
 enum { MESSAGE_LIMIT = 256 << 20 };
 
@@ -29,33 +31,90 @@ struct messages_state {
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
-static const char *const read_fields[] = {
-    "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "stream",
-    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stop", "stop_token_ids",
-    "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "repeat_penalty",
-    "seed", "ignore_eos", "min_tokens", "max_completion_tokens", "n_predict", "logit_bias",
-    "cache_prompt", "cache_salt", "include_stop_str_in_output", "chat_template_kwargs",
-    "preserve_thinking", "thinking_budget", "thinking_token_budget", "reasoning_budget",
-    "thinking_budget_tokens",
-    /* hints */
-    "cache_control", "metadata", "service_tier", "speed", "inference_geo", "diagnostics",
-    "context_management", "container", "mcp_servers", "output_format", "thread"};
+static const char *const read_fields[] = {"model",
+                                          "messages",
+                                          "system",
+                                          "tools",
+                                          "tool_choice",
+                                          "thinking",
+                                          "output_config",
+                                          "stream",
+                                          "max_tokens",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "stop_sequences",
+                                          "stop",
+                                          "stop_token_ids",
+                                          "min_p",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "repetition_penalty",
+                                          "repeat_penalty",
+                                          "seed",
+                                          "ignore_eos",
+                                          "min_tokens",
+                                          "max_completion_tokens",
+                                          "n_predict",
+                                          "logit_bias",
+                                          "cache_prompt",
+                                          "cache_salt",
+                                          "include_stop_str_in_output",
+                                          "chat_template_kwargs",
+                                          "preserve_thinking",
+                                          "thinking_budget",
+                                          "thinking_token_budget",
+                                          "reasoning_budget",
+                                          "thinking_budget_tokens",
+                                          "container",
+                                          "mcp_servers",
+                                          "output_format",
+                                          "thread"};
+
+static const struct hint hints[] = {
+    {"cache_control", HINT_OBJECT},     {"metadata", HINT_OBJECT},
+    {"service_tier", HINT_TEXT},        {"speed", HINT_TEXT},
+    {"inference_geo", HINT_TEXT},       {"diagnostics", HINT_OBJECT},
+    {"context_management", HINT_OBJECT}};
+
+static const struct neutral_field one_answer[] = {
+    {"n", "1"}, {"best_of", "1"}, {"logprobs", "false"}, {"top_logprobs", "0"}};
+
+/* Members of objects, and hints among them. */
+static bool check_members(struct exchange *x, const struct fields *f)
+{
+    static const char *const of_output[] = {"effort", "format"}, *const of_choice[] = {
+                                                                     "type", "name",
+                                                                     "disable_parallel_tool_use"};
+    struct fields metadata, output;
+    const char *user;
+    size_t n;
+    return fields_inner(f, "metadata", "metadata.", &metadata) &&
+           field_text(&metadata, "user_id", &user, &n) && thinking_unknown(f, x) &&
+           inner_unknown(f, x, "output_config", "output_config.", of_output, 2) &&
+           inner_unknown(f, x, "tool_choice", "tool_choice.", of_choice, 3) &&
+           fields_inner(f, "output_config", "output_config.", &output) &&
+           format_read(&output, x, "format") && format_read(f, x, "output_format");
+}
 
 static bool check_fields(struct exchange *x, const struct fields *f)
 {
     const json_t *servers = field_value(f, "mcp_servers");
-    static const char *const refused[] = {"container", "output_format"};
+    struct known_fields known = {.n = 0};
     if (field_value(f, "thread"))
         return refuse_field(&x->failure, THREAD_UNSUPPORTED, "thread",
                             "thread is not supported; send the full history");
-    for (size_t i = 0; i < 2; i++)
-        if (field_value(f, refused[i]))
-            return refuse_field(&x->failure, UNSUPPORTED_FIELD, refused[i], "%s is not supported",
-                                refused[i]);
+    if (field_value(f, "container"))
+        return refuse_field(&x->failure, UNSUPPORTED_FIELD, "container",
+                            "container: only null is supported; give tools that the client runs");
     if (servers && !(json_is_array(servers) && json_array_size(servers) == 0))
         return refuse_field(&x->failure, UNSUPPORTED_FIELD, "mcp_servers",
                             "mcp_servers is not supported; give tools");
-    return fields_unknown(f, x, read_fields, sizeof read_fields / sizeof *read_fields);
+    known_add(&known, read_fields, sizeof read_fields / sizeof *read_fields);
+    return unsupported_read(f, x, &known) &&
+           hints_read(f, hints, sizeof hints / sizeof *hints, &known) &&
+           neutral_read(f, one_answer, 4, &known) && check_members(x, f) &&
+           fields_unknown(f, x, known.name, known.n);
 }
 
 static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
@@ -273,8 +332,9 @@ static void keepalive(struct buf *out, void *state)
     buf_puts(out, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
 }
 
-static void error(struct buf *out, void *state, const struct failure *f)
+static void error(struct buf *out, void *state, const struct failure *f, const lathe_usage *usage)
 {
+    (void)usage;
     struct failure shown = *f;
     const struct messages_state *s = state;
     /* In the middle of a stream clients retry overloaded_error alone. */

@@ -542,9 +542,6 @@ static bool read_thinking(const struct fields *f, struct chat *c)
         !fields_inner(f, "output_config", "output_config.", &output) ||
         !thinking_effort(&output, "effort", c))
         return false;
-    if (field_value(&output, "format"))
-        return refuse_field(f->failure, UNSUPPORTED_FIELD, "output_config.format",
-                            "output_config.format: output cannot be bound to a schema");
     thinking_end(f, c);
     return true;
 }

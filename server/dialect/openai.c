@@ -7,20 +7,21 @@
 
 /* ---- Fields --------------------------------------------------------------------------------- */
 
-/* They change nothing here, or nothing but speed. */
-static const char *const hints[] = {"user",
-                                    "safety_identifier",
-                                    "metadata",
-                                    "store",
-                                    "service_tier",
-                                    "prompt_cache_key",
-                                    "prompt_cache_retention",
-                                    "prompt_cache_options",
-                                    "verbosity",
-                                    "request_id",
-                                    "id_slot",
-                                    "prediction",
-                                    "priority"};
+static const struct hint hints[] = {
+    {"user", HINT_TEXT},
+    {"safety_identifier", HINT_TEXT},
+    {"metadata", HINT_OBJECT},
+    {"store", HINT_BOOL},
+    {"service_tier", HINT_TEXT},
+    {"prompt_cache_key", HINT_TEXT},
+    {"prompt_cache_retention", HINT_TEXT},
+    {"prompt_cache_options", HINT_OBJECT},
+    {"verbosity", HINT_TEXT},
+    {"request_id", HINT_TEXT},
+    {"id_slot", HINT_WHOLE},
+    {"prediction", HINT_OBJECT},
+    {"priority", HINT_WHOLE},
+};
 
 static const char *const read_fields[] = {"model",
                                           "stream",
@@ -51,89 +52,12 @@ static const char *const read_fields[] = {"model",
 const char *const openai_wish_fields[N_WISH_FIELDS] = {
     "n", "best_of", "echo", "logprobs", "timings_per_token", "return_token_ids"};
 
-/* Accepted where they ask for what is done anyway. */
-static const struct neutral {
-    const char *name, *value; /* as JSON */
-} neutrals[] = {
-    {"skip_special_tokens", "true"},
-    {"typical_p", "1"},
-    {"top_a", "0"},
-    {"tfs", "1"},
-    {"xtc_probability", "0"},
-    {"dry_multiplier", "0"},
-    {"mirostat", "0"},
-    {"dynatemp_range", "0"},
-    {"use_beam_search", "false"},
-    {"length_penalty", "1"},
-};
-
-static const struct refused {
-    const char *name, *instead;
-} refused[] = {
-    {"functions", "use tools"},
-    {"function_call", "use tool_choice"},
-    {"audio", "only text is generated"},
-    {"web_search_options", "there is no web search; give a tool"},
-    {"moderation", "there is no moderation"},
-    {"chat_template", "the model's own template is used"},
-    {"guided_json", "output cannot be bound to a schema"},
-    {"guided_regex", "output cannot be bound to a pattern"},
-    {"guided_choice", "output cannot be bound to choices"},
-    {"guided_grammar", "output cannot be bound to a grammar"},
-    {"structured_outputs", "output cannot be bound to a schema"},
-    {"json_schema", "output cannot be bound to a schema"},
-    {"regex", "output cannot be bound to a pattern"},
-    {"grammar", "output cannot be bound to a grammar"},
-    {"ebnf", "output cannot be bound to a grammar"},
-    {"samplers", "the order of the sampler is fixed"},
-    {"lora", "there are no adapters"},
-    {"logits_processors", "use logit_bias"},
-    {"allowed_token_ids", "use logit_bias"},
-};
-
-enum {
-    N_HINTS = sizeof hints / sizeof *hints,
-    N_READ = sizeof read_fields / sizeof *read_fields,
-    N_NEUTRAL = sizeof neutrals / sizeof *neutrals,
-    N_REFUSED = sizeof refused / sizeof *refused,
-    MAX_OWN = 64, /* of a dialect */
-    MAX_KNOWN = N_HINTS + N_READ + N_NEUTRAL + N_REFUSED + MAX_OWN,
-};
-
-static bool is_neutral(const struct fields *f, const struct neutral *n)
+bool openai_fields(struct exchange *x, const struct fields *f, struct known_fields *known)
 {
-    const json_t *v = field_value(f, n->name);
-    if (!v)
-        return true;
-    if (json_is_boolean(v))
-        return strcmp(n->value, json_is_true(v) ? "true" : "false") == 0;
-    return json_is_number(v) && n->value[0] >= '0' && n->value[0] <= '9' &&
-           json_number_value(v) == (double)(n->value[0] - '0');
-}
-
-bool openai_fields(struct exchange *x, const struct fields *f, const char *const *own, size_t n_own)
-{
-    const char *known[MAX_KNOWN];
-    size_t n = 0;
-    for (size_t i = 0; i < N_REFUSED; i++) {
-        if (field_value(f, refused[i].name))
-            return refuse_field(&x->failure, UNSUPPORTED_FIELD, refused[i].name,
-                                "%s is not supported: %s", refused[i].name, refused[i].instead);
-        known[n++] = refused[i].name; /* null */
-    }
-    for (size_t i = 0; i < N_NEUTRAL; i++) {
-        if (!is_neutral(f, &neutrals[i]))
-            return refuse_field(&x->failure, UNSUPPORTED_VALUE, neutrals[i].name,
-                                "%s: only %s is supported", neutrals[i].name, neutrals[i].value);
-        known[n++] = neutrals[i].name;
-    }
-    for (size_t i = 0; i < N_HINTS; i++)
-        known[n++] = hints[i];
-    for (size_t i = 0; i < N_READ; i++)
-        known[n++] = read_fields[i];
-    for (size_t i = 0; i < n_own && i < MAX_OWN; i++)
-        known[n++] = own[i];
-    return fields_unknown(f, x, known, n);
+    known_add(known, read_fields, sizeof read_fields / sizeof *read_fields);
+    return unsupported_read(f, x, known) &&
+           hints_read(f, hints, sizeof hints / sizeof *hints, known) &&
+           fields_unknown(f, x, known->name, known->n);
 }
 
 static bool read_number_of_choices(struct exchange *x, const struct fields *f, struct generation *g)
@@ -291,9 +215,10 @@ void openai_keepalive(struct buf *out, void *state)
     buf_puts(out, ": keepalive\n\n");
 }
 
-void openai_error(struct buf *out, void *state, const struct failure *f)
+void openai_error(struct buf *out, void *state, const struct failure *f, const lathe_usage *usage)
 {
     (void)state;
+    (void)usage;
     buf_puts(out, "data: ");
     failure_print(out, f, SHAPE_OPENAI, "");
     buf_puts(out, "\n\ndata: [DONE]\n\n");

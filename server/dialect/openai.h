@@ -3,11 +3,11 @@
 #define LATHE_SERVER_DIALECT_OPENAI_H
 
 #include "generate.h"
+#include "unsupported.h"
 
 /* Refuses fields that are not supported, and values of those that must ask for what is done anyway; lists unknown ones.
- * own[0..n_own) are the dialect's. */
-bool openai_fields(struct exchange *x, const struct fields *f, const char *const *own,
-                   size_t n_own);
+ * known: the dialect's own; the others are added. */
+bool openai_fields(struct exchange *x, const struct fields *f, struct known_fields *known);
 /* stream, stream_options, return_progress. usage_per_chunk NULL: it is refused. */
 bool openai_stream(struct exchange *x, const struct fields *f, struct generation *g,
                    bool *include_usage, bool *usage_per_chunk);
@@ -43,7 +43,7 @@ void openai_timings(struct buf *out, const struct server *s, const lathe_usage *
 const char *openai_finish(lathe_finish finish);
 /* The entries of struct dialect by these names: neither asks for the state. */
 void openai_keepalive(struct buf *out, void *state);
-void openai_error(struct buf *out, void *state, const struct failure *f);
+void openai_error(struct buf *out, void *state, const struct failure *f, const lathe_usage *usage);
 /* The string or the id of the request's that stopped it, or null. */
 void openai_stop_reason(struct buf *out, const lathe_event *last, const struct openai_wish *w);
 

@@ -6,6 +6,7 @@
 #include "hosted.h"
 #include "openai.h"
 #include "state.h"
+#include "thinking.h"
 #include "token.h"
 
 /* ---- State of a reply ----------------------------------------------------------------------- */
@@ -41,22 +42,17 @@ enum { MESSAGE_LIMIT = 256 << 20 };
 /* ---- The request ---------------------------------------------------------------------------- */
 
 static const char *const own_fields[] = {
-    "include_reasoning",   "reasoning_format",       "tool_choice",
-    "parallel_tool_calls", "response_format",        "modalities",
-    "top_logprobs",        "continue_final_message", "add_generation_prompt"};
-enum { N_OWN = sizeof own_fields / sizeof *own_fields, MAX_OWN = N_OWN + 32 };
+    "include_reasoning",      "reasoning_format",     "tool_choice",
+    "parallel_tool_calls",    "modalities",           "top_logprobs",
+    "continue_final_message", "add_generation_prompt"};
 
 static bool check_fields(struct exchange *x, const struct fields *f)
 {
-    const char *own[MAX_OWN];
-    size_t n = 0;
-    for (size_t i = 0; i < N_OWN; i++)
-        own[n++] = own_fields[i];
-    for (size_t i = 0; i < N_WISH_FIELDS; i++)
-        own[n++] = openai_wish_fields[i];
-    for (size_t i = 0; i < n_conversation_fields; i++)
-        own[n++] = conversation_fields[i];
-    return openai_fields(x, f, own, n);
+    struct known_fields known = {.n = 0};
+    known_add(&known, own_fields, sizeof own_fields / sizeof *own_fields);
+    known_add(&known, openai_wish_fields, N_WISH_FIELDS);
+    known_add(&known, conversation_fields, n_conversation_fields);
+    return openai_fields(x, f, &known) && thinking_unknown(f, x) && reasoning_unknown(f, x, false);
 }
 
 static bool has_tool(const struct fields *f, const char *name)
@@ -114,20 +110,15 @@ static bool read_tool_choice(const struct fields *f, struct generation *g)
 
 static bool read_formats(const struct fields *f, struct chat_state *s)
 {
-    struct fields format;
-    const char *type = "text", *reasoning = "auto";
+    const char *reasoning = "auto";
     const json_t *modalities = field_value(f, "modalities");
     bool include = true, exclude = false;
     struct fields r;
     size_t n;
-    if (!fields_inner(f, "response_format", "response_format.", &format) ||
-        !field_text(&format, "type", &type, &n) || !field_bool(f, "include_reasoning", &include) ||
+    if (!field_bool(f, "include_reasoning", &include) ||
         !fields_inner(f, "reasoning", "reasoning.", &r) || !field_bool(&r, "exclude", &exclude) ||
         !field_text(f, "reasoning_format", &reasoning, &n))
         return false;
-    if (strcmp(type, "text") != 0)
-        return refuse_field(f->failure, UNSUPPORTED_VALUE, "response_format.type",
-                            "response_format.type: '%.40s' is not supported, only text", type);
     s->tag_reasoning = strcmp(reasoning, "none") == 0;
     if (!s->tag_reasoning && strcmp(reasoning, "auto") != 0 && strcmp(reasoning, "deepseek") != 0)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "reasoning_format",

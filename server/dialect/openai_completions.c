@@ -236,22 +236,24 @@ static bool read_count(const struct fields *f, const char *name, int32_t *out)
 static bool read_request(struct exchange *x, const struct fields *f, struct generation *g,
                          struct completion_state *s)
 {
-    const char *own[4 + N_WISH_FIELDS] = {"prompt", "parse_special", "suffix", "prompt_logprobs"};
+    static const char *const own[] = {"prompt", "parse_special", "suffix", "prompt_logprobs"};
+    struct known_fields known = {.n = 0};
     const char *model = x->server->model;
     size_t n = strlen(model);
     struct prompts p = {.x = x, .f = f, .g = g, .s = s};
     lathe_request_options_init(lathe_engine_text(x->server->engine), false, &g->options);
     g->options.no_parse = true;
-    for (size_t i = 0; i < N_WISH_FIELDS; i++)
-        own[4 + i] = openai_wish_fields[i];
-    if (!openai_fields(x, f, own, 4 + N_WISH_FIELDS) || !field_text(f, "model", &model, &n) ||
+    known_add(&known, own, sizeof own / sizeof *own);
+    known_add(&known, openai_wish_fields, N_WISH_FIELDS);
+    if (!openai_fields(x, f, &known) || !field_text(f, "model", &model, &n) ||
         !field_bool(f, "echo", &s->echo) || !openai_wishes(x, f, g, &s->wish) ||
         !read_count(f, "logprobs", &s->wish.n_top) ||
         !read_count(f, "prompt_logprobs", &s->n_prompt_top) || !read_prompts(&p) ||
         !sampling_read(f, g))
         return false;
     if (field_value(f, "suffix"))
-        return refuse_field(&x->failure, UNSUPPORTED_FIELD, "suffix", "suffix is not supported");
+        return refuse_field(&x->failure, UNSUPPORTED_FIELD, "suffix",
+                            "suffix is not supported: the prompt is what stands before the text");
     openai_ask_tokens(&s->wish, g);
     g->options.n_prompt_logprobs = s->n_prompt_top;
     if (s->echo && s->wish.n_top > s->n_prompt_top)

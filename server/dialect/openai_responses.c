@@ -585,14 +585,14 @@ static void keep(const struct responses_state *s, const char *object, size_t n, 
         (void)store_put(s->server->store, &r, &err);
 }
 
-static void error(struct buf *out, void *state, const struct failure *f)
+static void error(struct buf *out, void *state, const struct failure *f, const lathe_usage *usage)
 {
     struct responses_state *s = state;
     if (s->item.kind != NO_ITEM)
         keep_item(s, "incomplete");
     begin_event(out, s, "response.failed");
     buf_puts(out, ",\"response\":");
-    put_response(out, s, "failed", NULL, f, NULL, NULL);
+    put_response(out, s, "failed", usage, f, NULL, NULL);
     end_event(out);
 }
 

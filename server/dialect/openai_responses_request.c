@@ -5,6 +5,7 @@
 #include "openai.h"
 #include "openai_responses.h"
 #include "state.h"
+#include "thinking.h"
 
 /* ---- Fields --------------------------------------------------------------------------------- */
 
@@ -24,20 +25,22 @@ static const char *const own_fields[] = {"input",
                                          "conversation",
                                          "prompt",
                                          "context_management",
-                                         "client_metadata",
                                          "strict_custom"};
-enum { N_OWN = sizeof own_fields / sizeof *own_fields, MAX_OWN = N_OWN + 32 };
 
 static bool check_fields(struct exchange *x, const struct fields *f)
 {
-    const char *own[MAX_OWN];
-    size_t n = 0;
-    for (size_t i = 0; i < N_OWN; i++)
-        own[n++] = own_fields[i];
+    static const struct hint hint = {"client_metadata", HINT_OBJECT};
+    static const struct neutral_field one_answer[] = {
+        {"n", "1"}, {"best_of", "1"}, {"logprobs", "false"}};
+    static const char *const of_text[] = {"format", "verbosity"};
+    struct known_fields known = {.n = 0};
+    known_add(&known, own_fields, sizeof own_fields / sizeof *own_fields);
     for (size_t i = 0; i < n_conversation_fields; i++)
         if (strcmp(conversation_fields[i], "messages") != 0)
-            own[n++] = conversation_fields[i];
-    return openai_fields(x, f, own, n);
+            known_add(&known, &conversation_fields[i], 1);
+    return hints_read(f, &hint, 1, &known) && neutral_read(f, one_answer, 3, &known) &&
+           openai_fields(x, f, &known) && thinking_unknown(f, x) && reasoning_unknown(f, x, true) &&
+           inner_unknown(f, x, "text", "text.", of_text, 2);
 }
 
 /* Fields that must ask for what is done anyway. */
@@ -46,7 +49,7 @@ static bool check_neutral(const struct fields *f)
     static const char *const never[] = {"conversation", "prompt"};
     bool is_background = false;
     const char *truncation = "disabled";
-    const json_t *context = NULL, *metadata = field_value(f, "metadata");
+    const json_t *context = NULL;
     size_t n;
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         if (field_value(f, never[i]))
@@ -68,8 +71,6 @@ static bool check_neutral(const struct fields *f)
         return refuse_field(f->failure, UNSUPPORTED_VALUE, "context_management",
                             "context_management: histories are not compacted here; only [] is "
                             "supported");
-    if (metadata && !json_is_object(metadata))
-        return field_is_no(f, "metadata", "an object", metadata);
     return true;
 }
 
@@ -114,19 +115,14 @@ static bool read_include(const struct fields *f, struct generation *g, struct re
     return true;
 }
 
-static bool read_text(const struct fields *f, const char **verbosity)
+static bool read_text(struct exchange *x, const struct fields *f, const char **verbosity)
 {
     static const char *const levels[] = {"low", "medium", "high"};
-    struct fields text, format;
-    const char *type = "text";
+    struct fields text;
     size_t n;
-    if (!fields_inner(f, "text", "text.", &text) ||
-        !fields_inner(&text, "format", "text.format.", &format) ||
-        !field_text(&format, "type", &type, &n) || !field_text(&text, "verbosity", verbosity, &n))
+    if (!fields_inner(f, "text", "text.", &text) || !format_read(&text, x, "format") ||
+        !field_text(&text, "verbosity", verbosity, &n))
         return false;
-    if (strcmp(type, "text") != 0)
-        return refuse_field(f->failure, UNSUPPORTED_VALUE, "text.format.type",
-                            "text.format.type: '%.40s' is not supported, only text", type);
     if (!is_among(*verbosity, levels, 3))
         return refuse_field(f->failure, BAD_VALUE, "text.verbosity",
                             "text.verbosity: '%.40s' is none of low, medium, high", *verbosity);
@@ -267,7 +263,7 @@ bool responses_read(struct exchange *x, const struct fields *f, struct generatio
         return false;
     generation_defaults(x, g);
     if (!openai_stream(x, f, g, &usage, NULL) || !sampling_read(f, g) || !read_limit(f, g) ||
-        !check_neutral(f) || !read_include(f, g, q) || !read_text(f, &verbosity) ||
+        !check_neutral(f) || !read_include(f, g, q) || !read_text(x, f, &verbosity) ||
         !read_visibility(x, f, q, &summary) || !read_store(x, f, q))
         return false;
     q->carries |= !q->store;

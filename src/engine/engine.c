@@ -9,11 +9,6 @@
 
 enum { DEFAULT_CTX = 32768, MAX_SLOTS = 256, MAX_CHUNK = 65536 };
 
-const char *lathe_version(void)
-{
-    return "0.1.0";
-}
-
 void lathe_engine_options_init(lathe_engine_options *o)
 {
     *o = (lathe_engine_options){

@@ -307,7 +307,7 @@ def check_a_queued_client_that_goes_away(s):
 
 
 def check_a_full_queue(_):
-    with Server(PROGRAM, MODEL, "--queue", "1") as s:
+    with Server(PROGRAM, MODEL, "--max-queue", "1") as s:
         endless = ask("Tell a story.", ignore_eos=True, stream=True)
         with open_stream(s, endless) as a, open_stream(s, endless) as b:
             a.recv(100)

@@ -105,6 +105,11 @@ const char *lathe_version(void)
     return "test";
 }
 
+const char *lathe_build(void)
+{
+    return "a build";
+}
+
 const char *lathe_engine_drafter(const lathe_engine *e, int32_t *draft_k)
 {
     (void)e;
@@ -361,8 +366,8 @@ static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event 
     int a, b, at = 0;
     if (sscanf(line, "accepted %d %d", &a, &b) == 2) {
         ev->type = LATHE_EVENT_ACCEPTED;
-        ev->usage.prompt_tokens = a;
-        ev->usage.cached_tokens = b;
+        r->usage.prompt_tokens = ev->usage.prompt_tokens = a;
+        r->usage.cached_tokens = ev->usage.cached_tokens = b;
     } else if (sscanf(line, "progress %d %d", &ev->done, &ev->total) == 2) {
         ev->type = LATHE_EVENT_PROGRESS;
     } else if (n >= 13 && memcmp(line, "reasoning_end", 13) == 0) {
@@ -400,6 +405,7 @@ static bool read_line(lathe_request *r, const char *line, size_t n, lathe_event 
     } else if (sscanf(line, "error %d %n", &a, &at) == 1 && at) {
         ev->type = LATHE_EVENT_FINISH;
         ev->finish = LATHE_FINISH_ERROR;
+        ev->usage = r->usage;
         (void)fail(&ev->error, (lathe_status)a, "%.*s", (int)n - at, line + at);
         r->is_finished = true;
     } else {
@@ -479,6 +485,7 @@ void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
         if (atomic_load(&r->is_cancelled)) {
             out->type = LATHE_EVENT_FINISH;
             out->finish = LATHE_FINISH_CANCELLED;
+            out->usage = r->usage;
             r->is_finished = true;
             return;
         }

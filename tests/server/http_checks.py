@@ -38,6 +38,8 @@ def check_properties(s):
     is_((a["n_ctx"], a["total_slots"], a["eos_token"]), (2048, 1, "<|im_end|>"))
     is_(len(a["chat_template_sha256"]), 64)
     is_(s.send("GET", "/version").json["template_sha256"], a["chat_template_sha256"])
+    build = s.send("GET", "/version").json["build"]
+    is_(bool(re.match(r"(x86_64|aarch64|other)-linux, .+, cpu(, cuda .+)?", build)), True)
 
 
 def check_routes(s):
@@ -80,6 +82,8 @@ def check_page(s):
             known = s.send("GET", "/" if name == "index.html" else f"/page/{name}", headers=[("If-None-Match", a.headers["etag"])])
             is_((known.status, known.body, known.headers["etag"]), (304, b"", a.headers["etag"]))
     is_(s.send("GET", "/", headers=[("If-None-Match", '"x"')]).status, 200)
+    counted = s.send("GET", "/metrics").body.decode()
+    is_(('dialect="other",status="304"' in counted, 'status="504"' in counted), (True, False))
     with s.connect() as c:
         c.sendall(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         a = Answer(c, has_body=False)

@@ -75,15 +75,16 @@ struct row {
             RESPONSES_FAILED "\"rate_limit_exceeded\"",                                            \
             RESPONSES_FAILED "\"server_is_overloaded\"",                                           \
     }
-/* The last event has a usage where nothing went wrong. */
-#define RESPONSES_TAIL "\"total_tokens\":8},\"user\":null,\"metadata\":{}}}\n\n"
+/* The last event has the usage, if the prompt got a slot. */
+#define RESPONSES_FAILED_TAIL ",\"user\":null,\"metadata\":{}}}\n\n"
+#define RESPONSES_TAIL        "\"total_tokens\":8},\"user\":null,\"metadata\":{}}}\n\n"
 
 static const struct row rows[] = {
     {"responses", "/v1/responses", "{\"input\":\"hi\"}", CHAT_SCRIPTS, OPENAI_ERRORS,
-     RESPONSES_EVENTS, "\"usage\":null,\"user\":null,\"metadata\":{}}}\n\n", RESPONSES_TAIL},
+     RESPONSES_EVENTS, RESPONSES_FAILED_TAIL, RESPONSES_TAIL},
     {"responses with a summary", "/v1/responses",
      "{\"input\":\"hi\",\"reasoning\":{\"summary\":\"auto\"}}", CHAT_SCRIPTS, OPENAI_ERRORS,
-     RESPONSES_EVENTS, "\"usage\":null,\"user\":null,\"metadata\":{}}}\n\n", RESPONSES_TAIL},
+     RESPONSES_EVENTS, RESPONSES_FAILED_TAIL, RESPONSES_TAIL},
     {"chat", "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}",
      CHAT_SCRIPTS, OPENAI_ERRORS, OPENAI_EVENTS, "}}\n\ndata: [DONE]\n\n", "data: [DONE]\n\n"},
     {"completions", "/v1/completions", "{\"prompt\":\"hi\"}", RAW_SCRIPTS, OPENAI_ERRORS,
@@ -203,7 +204,9 @@ static void check_failure(const struct cell *c, enum cause why, bool in_stream)
     if (in_stream)
         ok = ok && count(body, row->event[why]) == 1 && ends_with(body, row->failed_tail) &&
              count(body, "data: [DONE]") == count(row->failed_tail, "data: [DONE]") &&
-             !strstr(body, "event: message_stop");
+             !strstr(body, "event: message_stop") &&
+             (strcmp(row->failed_tail, RESPONSES_FAILED_TAIL) != 0 ||
+              count(body, "\"total_tokens\":5}") == (c->phase != QUEUED));
     else
         ok = ok && strstr(body, row->status[why]) && !strstr(body, "data: ");
     if (!ok)

@@ -144,7 +144,7 @@ def check_counts(_):
 
 def check_load(_):
     """Waiting and running requests, a client that goes away, and a full queue."""
-    with start("--queue", "1") as s:
+    with start("--max-queue", "1") as s:
         with open_stream(s, ask(max_tokens=1900)) as running:
             running.recv(100)
             with open_stream(s, ask(max_tokens=5)) as waiting:
