@@ -259,11 +259,17 @@ def check_counts(s):
 def check_the_log(_):
     with Server(PROGRAM, MODEL, "--log", "json", "--api-key", "secret-key") as s:
         key = [("Authorization", "Bearer secret-key")]
+
+        def logged(n):
+            wait_until(lambda: sum('"path"' in line for line in s.lines) >= n)
+
         s.send("GET", "/health")
         s.send("POST", CHAT, ask("hidden words", max_tokens=2, ignore_eos=True, model="some name"), key)
+        logged(1)
         s.send("POST", CHAT, ask("hidden words", max_tokens=0), key)
+        logged(2)
         s.send("GET", "/v1/models")
-        wait_until(lambda: sum('"path"' in line for line in s.lines) >= 3)
+        logged(3)
         lines = [json.loads(line) for line in s.lines if '"path"' in line]
         is_([(x["path"], x["status"]) for x in lines], [(CHAT, 200), (CHAT, 400), ("/v1/models", 401)])
         is_((lines[0]["output"], lines[0]["finish"], lines[0]["model"], lines[0]["dialect"]), (2, "length", "some name", "chat"))
