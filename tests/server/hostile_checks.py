@@ -91,8 +91,10 @@ def check_bodies_that_are_too_large(s):
         data = json.dumps(many[{"/v1/completions": "prompt", "/v1/responses": "input"}.get(path, "messages")])
         name = {"/v1/completions": "prompt", "/v1/responses": "input"}.get(path, "messages")
         body = ('{"%s":%s}' % (name, data)).encode()
-        a = s.send("POST", path, body)
-        is_(a.status in (400, 413), True)
+        try:
+            is_(s.send("POST", path, body).status in (400, 413), True)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused by its length, and closed while it was still being sent
         tools = [{"type": "function", "name": f"f{i}", "input_schema": {}, "function": {"name": f"f{i}"}} for i in range(1025)]
         if path == "/v1/messages":
             tools = [{"name": f"f{i}", "input_schema": {}} for i in range(1025)]
