@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cli.h"
 #include "plan.h"
 #include "progress.h"
@@ -91,13 +91,6 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 void engine_args_print_plan(const lathe_engine_options *o)
 {
     lathe_memory_plan plan;
@@ -113,7 +106,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     engine_args_fill(a, &o);
     if (a->plan)
         engine_args_print_plan(&o);
-    double start = now_ms();
+    double start = clock_ms();
     o.progress = progress_update;
     o.progress_ctx = &bar;
     progress_begin(&bar);
@@ -121,7 +114,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     progress_end(&bar);
     if (st == LATHE_E_MEMORY && !a->plan)
         engine_args_print_plan(&o);
-    a->load_ms = now_ms() - start;
+    a->load_ms = clock_ms() - start;
     return st;
 }
 

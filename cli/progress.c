@@ -2,29 +2,22 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cli.h"
 
 enum { BAR = 30 };
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 void progress_begin(struct progress *p)
 {
-    *p = (struct progress){.start_s = now_s()};
+    *p = (struct progress){.start_s = clock_ms() * 1e-3};
     p->drawn_s = p->start_s + 0.1; /* nothing in the first moments */
 }
 
 void progress_update(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     struct progress *p = ctx;
-    double now = now_s();
+    double now = clock_ms() * 1e-3;
     if (!stderr_is_terminal() || total == 0 || now - p->drawn_s < 0.1)
         return;
     p->drawn_s = now;

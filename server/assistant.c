@@ -13,14 +13,6 @@ static struct answers *answers_of(const struct writer *w)
     return w->server ? w->server->answers : NULL;
 }
 
-static void spill(struct buf *out, struct buf *from)
-{
-    buf_append(out, buf_str(from), from->len);
-    out->over |= from->over;
-    out->no_memory |= from->no_memory;
-    buf_release(from);
-}
-
 static void put_reasoning(const struct writer *w, const char *s, size_t n)
 {
     writer_key(w, "reasoning_content");
@@ -115,7 +107,8 @@ static bool put_known(const struct writer *w, const json_t *call)
         buf_puts(w->out, ", \"type\": \"function\", \"function\": {\"name\": ");
         json_print_string(w->out, c.name, strlen(c.name));
         buf_puts(w->out, ", \"arguments\": ");
-        spill(w->out, &spelled);
+        buf_append_all(w->out, &spelled);
+        buf_release(&spelled);
         buf_puts(w->out, "}}");
     }
     buf_release(&spelled);
@@ -342,8 +335,8 @@ void writer_assistant(const struct writer *w, const json_t *m)
         writer_key(w, "tool_calls");
         json_print(w->out, w->d, calls);
     }
-    w->out->over |= given.over || texts.over;
-    w->out->no_memory |= given.no_memory || texts.no_memory;
+    buf_inherit(w->out, &given);
+    buf_inherit(w->out, &texts);
     buf_release(&given);
     buf_release(&texts);
     json_decref(results);

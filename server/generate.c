@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "answers.h"
+#include "base/clock.h"
 #include "log.h"
 #include "metrics.h"
 #include "served.h"
@@ -65,20 +66,6 @@ struct run {
     bool is_gone;       /* the client */
     struct failure why; /* of what the server ended itself */
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- The bell ------------------------------------------------------------------------------- */
 
@@ -160,7 +147,7 @@ static void write_out(struct run *r)
     if (!r->g.stream || r->out.len == 0 || r->is_gone)
         return;
     begin(r);
-    r->moved_ms = now_ms();
+    r->moved_ms = clock_whole_ms();
     if (!stream_write(r->x, &r->out))
         give_up(r);
 }
@@ -173,7 +160,7 @@ static void keep_alive(struct run *r)
         r->d->keepalive(&r->out, r->state);
     else
         buf_putc(&r->out, '\n');
-    r->moved_ms = now_ms();
+    r->moved_ms = clock_whole_ms();
     if (!stream_write(r->x, &r->out))
         give_up(r);
 }
@@ -275,7 +262,7 @@ static void take_event(struct run *r, const lathe_event *ev)
         timed.text = buf_str(&r->recording[r->choice].reasoning);
         timed.n_text = r->recording[r->choice].reasoning.len;
     }
-    timed.usage.prefill_ms = (double)(now_ms() - r->started_ms);
+    timed.usage.prefill_ms = (double)(clock_whole_ms() - r->started_ms);
     show(r, &timed);
 }
 
@@ -424,7 +411,7 @@ static void finish(struct run *r)
 /* Not at every token: that would be a system call each. */
 static void watch_peer(struct run *r)
 {
-    int64_t now = now_ms();
+    int64_t now = clock_whole_ms();
     if (now - r->looked_ms < WAIT_MS)
         return;
     r->looked_ms = now;
@@ -446,7 +433,7 @@ static void end_with(struct run *r, enum condition c, const char *what)
 static void watch_time(struct run *r)
 {
     const struct server_options *o = &r->x->server->options;
-    int64_t now = now_ms(), age = now - r->started_ms;
+    int64_t now = clock_whole_ms(), age = now - r->started_ms;
     if (r->why.condition != FINE)
         return;
     if (stream_must_end(r->x))
@@ -557,7 +544,7 @@ static void drain(struct run *r, int32_t choice)
 static void note_step(struct run *r)
 {
     struct metrics *m = r->x->server->metrics;
-    double now = seconds();
+    double now = clock_ms() * 1e-3;
     if (!r->has_moved)
         return;
     if (r->moved == 0)
@@ -697,8 +684,8 @@ void generate(struct exchange *x, const struct dialect *d)
     }
     r->x = x;
     r->d = d;
-    r->started_ms = r->moved_ms = now_ms();
-    r->began = seconds();
+    r->started_ms = r->moved_ms = clock_whole_ms();
+    r->began = clock_ms() * 1e-3;
     bell_open(&r->bell);
     arena_init(&r->g.arena, ARENA_LIMIT);
     buf_init(&r->out, PIECE_LIMIT);

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "certificate.h"
 #include "direct.h"
 #include "exchange.h"
@@ -110,20 +111,13 @@ struct call {
     char *method;
 };
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 static void set_stage(struct http *h, struct connection *c, enum stage stage)
 {
     pthread_mutex_lock(&h->lock);
     if (c->stage == STAGE_REPLY)
         pthread_cond_broadcast(&h->idle);
     c->stage = stage;
-    c->since_ms = c->moved_ms = now_ms();
+    c->since_ms = c->moved_ms = clock_whole_ms();
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -137,7 +131,7 @@ static void connection_opened(struct http *h, struct MHD_Connection *mc, void **
         return;
     c->fd = info ? info->connect_fd : -1;
     c->stage = STAGE_HEAD;
-    c->since_ms = now_ms();
+    c->since_ms = clock_whole_ms();
     pthread_mutex_lock(&h->lock);
     c->next = h->first;
     if (c->next)
@@ -213,7 +207,7 @@ static void *watch(void *arg)
     const struct timespec pause = {.tv_nsec = WATCH_MS * 1000000L};
     pthread_mutex_lock(&h->lock);
     while (!h->stop) {
-        int64_t now = now_ms();
+        int64_t now = clock_whole_ms();
         for (struct connection *c = h->first; c; c = c->next)
             if (c->fd >= 0 && is_late(h, c, now))
                 (void)shutdown(c->fd, SHUT_RDWR);
@@ -318,7 +312,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t room)
     if (n) {
         memcpy(to, k->out.data + k->n_sent, n);
         k->n_sent += n;
-        k->taken_ms = now_ms();
+        k->taken_ms = clock_whole_ms();
         result = (ssize_t)n;
     } else if (k->is_done) {
         result =
@@ -372,12 +366,12 @@ static bool send_directly(struct call *k)
     if (direct_is_torn(&k->direct)) {
         ok = direct_flush(&k->direct, k->c->fd);
         if (k->direct.n_sent > before)
-            k->taken_ms = now_ms();
+            k->taken_ms = clock_whole_ms();
     }
     if (ok && k->n_sent < k->out.len && !direct_is_torn(&k->direct)) {
         ok = direct_write(&k->direct, k->c->fd, k->out.data + k->n_sent, k->out.len - k->n_sent);
         k->n_sent = k->out.len;
-        k->taken_ms = now_ms();
+        k->taken_ms = clock_whole_ms();
     }
     return ok;
 }
@@ -386,11 +380,12 @@ static bool send_directly(struct call *k)
  * broken. */
 static void finish_directly(struct call *k)
 {
-    int64_t stall_ms = (int64_t)k->x.server->options.write_timeout_s * 1000, start = now_ms();
+    int64_t stall_ms = (int64_t)k->x.server->options.write_timeout_s * 1000,
+            start = clock_whole_ms();
     pthread_mutex_lock(&k->lock);
     while (send_directly(k) && direct_is_torn(&k->direct) && !k->is_broken &&
-           now_ms() - k->taken_ms <= stall_ms &&
-           !(atomic_load(&k->http->must_end) && now_ms() - start > LAST_WORDS_MS)) {
+           clock_whole_ms() - k->taken_ms <= stall_ms &&
+           !(atomic_load(&k->http->must_end) && clock_whole_ms() - start > LAST_WORDS_MS)) {
         struct pollfd p = {.fd = k->c->fd, .events = POLLOUT};
         pthread_mutex_unlock(&k->lock);
         (void)poll(&p, 1, WATCH_MS);
@@ -415,7 +410,7 @@ void stream_begin(struct exchange *x)
     struct call *k = call_of(x);
     pthread_mutex_lock(&k->lock);
     k->is_streaming = true;
-    k->taken_ms = now_ms();
+    k->taken_ms = clock_whole_ms();
     wake(k);
     pthread_mutex_unlock(&k->lock);
 }
@@ -432,7 +427,7 @@ bool stream_write(struct exchange *x, struct buf *bytes)
     if (k->n_sent == k->out.len) {
         buf_clear(&k->out);
         k->n_sent = 0;
-        k->taken_ms = now_ms();
+        k->taken_ms = clock_whole_ms();
     }
     size_t left = k->out.len - k->n_sent + k->direct.frame.len - k->direct.n_sent;
     if (k->n_sent > STREAM_LIMIT) {
@@ -468,7 +463,8 @@ enum peer stream_peer(struct exchange *x)
     /* The library closes the socket after is_gone is set. */
     pthread_mutex_lock(&k->lock);
     struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP};
-    if (k->is_gone || !send_directly(k) || (is_pending(k) && now_ms() - k->taken_ms > stall_ms) ||
+    if (k->is_gone || !send_directly(k) ||
+        (is_pending(k) && clock_whole_ms() - k->taken_ms > stall_ms) ||
         (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL)))
         peer = PEER_GONE;
     else if (p.revents & POLLRDHUP)
@@ -707,7 +703,7 @@ static void drop(struct call *k)
 {
     if (atomic_fetch_sub(&k->n_holders, 1) != 1)
         return;
-    is_over(&k->x, k->status, now_ms() - k->started_ms);
+    is_over(&k->x, k->status, clock_whole_ms() - k->started_ms);
     atomic_fetch_sub(&k->x.server->bodies, k->counted);
     buf_release(&k->x.body);
     buf_release(&k->x.reply);
@@ -736,7 +732,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     k->c = c;
     k->x.server = h->server;
     k->x.method = k->method;
-    k->started_ms = now_ms();
+    k->started_ms = clock_whole_ms();
     atomic_init(&k->n_holders, 1);
     (void)pthread_mutex_init(&k->lock, NULL);
     buf_init(&k->x.body, h->server->options.max_body);
@@ -758,7 +754,7 @@ static void take_body(struct call *k, const char *bytes, size_t n)
     struct exchange *x = &k->x;
     const struct server_options *o = &x->server->options;
     pthread_mutex_lock(&k->http->lock);
-    k->c->moved_ms = now_ms();
+    k->c->moved_ms = clock_whole_ms();
     pthread_mutex_unlock(&k->http->lock);
     if (x->failure.condition != FINE)
         return;

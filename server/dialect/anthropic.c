@@ -364,8 +364,8 @@ static void finish(struct buf *out, void *state, const lathe_event *all)
         buf_puts(out, ",\"container\":null,\"usage\":");
         put_usage(out, &last->usage, n);
         buf_puts(out, ",\"context_management\":{\"applied_edits\":[]}}");
-        out->over |= s->content.over || s->piece.over;
-        out->no_memory |= s->content.no_memory || s->piece.no_memory;
+        buf_inherit(out, &s->content);
+        buf_inherit(out, &s->piece);
         return;
     }
     buf_puts(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");

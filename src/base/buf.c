@@ -101,6 +101,18 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     b->len += (size_t)n;
 }
 
+void buf_inherit(struct buf *b, const struct buf *from)
+{
+    b->over |= from->over;
+    b->no_memory |= from->no_memory;
+}
+
+void buf_append_all(struct buf *b, const struct buf *from)
+{
+    buf_append(b, buf_str(from), from->len);
+    buf_inherit(b, from);
+}
+
 const char *buf_str(const struct buf *b)
 {
     return b->data ? b->data : "";

@@ -28,6 +28,11 @@ void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* Remembers what `from` failed at: b is made of it. */
+void buf_inherit(struct buf *b, const struct buf *from);
+/* The contents of `from`, and what it failed at. */
+void buf_append_all(struct buf *b, const struct buf *from);
+
 /* The contents as a C string, "" if empty; valid until the next call on b. */
 const char *buf_str(const struct buf *b);
 /* Success, or the remembered failure with `what` named: "reply: larger than 1048576 bytes". */

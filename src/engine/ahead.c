@@ -3,6 +3,7 @@
  * is always one round behind: what it then finds, an end or a cancelled request, leaves a round that
  * committed nothing but rows that were right, and whose own rows nobody commits. How many rows a round has it
  * chooses by what it has read. */
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
 

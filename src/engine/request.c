@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 
 enum {
@@ -14,13 +14,6 @@ enum {
     MAX_STOP_BYTES = 1024,
     MAX_MESSAGE = 4096,
 };
-
-double clock_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 void request_finish(lathe_request *r, lathe_finish finish, const char *text, const lathe_error *err)
 {

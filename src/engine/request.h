@@ -53,8 +53,6 @@ struct lathe_request {
     bool is_attached;    /* the engine still knows it */
 };
 
-/* Milliseconds of the monotonic clock. */
-double clock_ms(void);
 /* Ends it: the finish event, the times. err belongs to LATHE_FINISH_ERROR, text to a stop string. */
 void request_finish(lathe_request *r, lathe_finish finish, const char *text,
                     const lathe_error *err);

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 
 static int32_t index_of(const struct lathe_engine *e, const struct slot *s)

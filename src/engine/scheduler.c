@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 
 void scheduler_detach(struct lathe_engine *e, lathe_request *r)
