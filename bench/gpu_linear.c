@@ -196,7 +196,7 @@ static void measure(struct bench *b, const struct product *p, const struct copie
         .in = on_device(numbers(DT_BF16, T, p->cols)),
         .norm = on_device(numbers(DT_F32, 1, longest)),
         .head = on_device(numbers(DT_F32, 1, GDN_HEADS)),
-        .squares = on_device(zeros(DT_F32, T, longest / 16)),
+        .squares = on_device(zeros(DT_F32, T, longest / OP_NORM_PART)),
         .u = on_device(zeros(DT_BF16, T, p->rows[0])),
     };
     o.norm = tensor_1d(o.norm.data, DT_F32, p->kind == LINEAR_ADD_NORM ? p->rows[0] : p->cols);

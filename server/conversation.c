@@ -61,7 +61,7 @@ static void put_part(const struct writer *w, const json_t *part)
 }
 
 /* Objects that say what they are. */
-static bool is_part_list(const json_t *v)
+bool json_is_parts(const json_t *v)
 {
     for (size_t i = 0; i < json_array_size(v); i++)
         if (!json_is_string(json_object_get(json_array_get(v, i), "type")))
@@ -71,7 +71,7 @@ static bool is_part_list(const json_t *v)
 
 void writer_content(const struct writer *w, const json_t *content, bool is_tool)
 {
-    if (is_part_list(content)) {
+    if (json_is_parts(content)) {
         buf_putc(w->out, '[');
         for (size_t i = 0; i < json_array_size(content); i++) {
             if (i)
@@ -85,8 +85,7 @@ void writer_content(const struct writer *w, const json_t *content, bool is_tool)
         buf_init(&text, TEXT_LIMIT);
         json_print(&text, w->d, content);
         json_print_string(w->out, buf_str(&text), text.len);
-        w->out->no_memory |= text.no_memory;
-        w->out->over |= text.over;
+        buf_inherit(w->out, &text);
         buf_release(&text);
     } else if (is_tool && (!content || json_is_null(content))) {
         buf_puts(w->out, "\"\"");
@@ -246,6 +245,19 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
 bool chat_messages(const struct fields *f, struct chat *c)
 {
     return put_messages(f, c, true);
+}
+
+bool chat_written(const struct fields *f, struct chat *c, const struct buf *text, const char *what)
+{
+    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
+    lathe_error err;
+    if (buf_check(text, what, &err) ||
+        json_read(&form.doc, buf_str(text), text->len, &json_limits_request, &err))
+        return refuse_status(f->failure, &err);
+    form.object = form.doc.root;
+    bool ok = chat_messages(&form, c);
+    json_release(&form.doc);
+    return ok;
 }
 
 /* ---- Tools ---------------------------------------------------------------------------------- */

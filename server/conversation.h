@@ -37,8 +37,12 @@ bool chat_read(const struct fields *f, struct chat *c);
 /* The messages of f alone, in chat form, into c->messages, which is initialised. A message of the assistant may have a
  * member "carrier" (carrier.h). */
 bool chat_messages(const struct fields *f, struct chat *c);
+/* The same of a body in chat form that a dialect wrote of its own, of f. `what` names it where it is too large. */
+bool chat_written(const struct fields *f, struct chat *c, const struct buf *text, const char *what);
 /* The fields of thinking alone, as OpenAI's dialects have them: thinking.c. c->kwargs is initialised. */
 bool chat_thinking(const struct fields *f, struct chat *c);
 void chat_release(struct chat *c);
+/* An array of objects that say their type: parts of a content. */
+bool json_is_parts(const json_t *v);
 
 #endif

@@ -122,8 +122,7 @@ static bool put_reference(struct reader *r, const json_t *block)
         put_tool(&inner, tool);
         json_escape(r->out, buf_str(&line), line.len);
         buf_puts(r->out, "\\n");
-        r->out->over |= line.over;
-        r->out->no_memory |= line.no_memory;
+        buf_inherit(r->out, &line);
         buf_release(&line);
         return true;
     }
@@ -218,8 +217,7 @@ static bool put_text_block(struct reader *r, const char *path, const json_t *blo
     buf_printf(r->out, "[%s: ", member(r, block, "type", &n));
     json_escape(r->out, buf_str(&text), text.len);
     buf_putc(r->out, ']');
-    r->out->over |= text.over;
-    r->out->no_memory |= text.no_memory;
+    buf_inherit(r->out, &text);
     buf_release(&text);
     return true;
 }
@@ -432,20 +430,10 @@ static bool put_messages(struct exchange *x, const struct fields *f, struct buf 
 /* Through the chat form, which puts results in the order of their calls. */
 static bool read_messages(struct exchange *x, const struct fields *f, struct chat *c)
 {
-    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
     struct buf text;
-    lathe_error err;
     buf_init(&text, TEXT_LIMIT);
-    bool ok = put_messages(x, f, &text);
-    lathe_status st = ok ? buf_check(&text, "messages", &err) : LATHE_OK;
-    if (ok && !st)
-        st = json_read(&form.doc, buf_str(&text), text.len, &json_limits_request, &err);
-    if (ok && st)
-        ok = refuse_status(f->failure, &err);
+    bool ok = put_messages(x, f, &text) && chat_written(f, c, &text, "messages");
     buf_release(&text);
-    form.object = form.doc.root;
-    ok = ok && chat_messages(&form, c);
-    json_release(&form.doc);
     return ok;
 }
 

@@ -173,6 +173,17 @@ static double rate(int32_t n, double ms)
     return ms > 0 ? n * 1e3 / ms : 0;
 }
 
+void openai_end_chunk(struct buf *out, const struct openai_wish *w, const lathe_usage *so_far)
+{
+    if (so_far) {
+        buf_puts(out, ",\"usage\":");
+        openai_usage(out, so_far);
+    } else if (w->include_usage) {
+        buf_puts(out, ",\"usage\":null");
+    }
+    buf_puts(out, "}\n\n");
+}
+
 void openai_timings(struct buf *out, const struct server *s, const lathe_usage *u)
 {
     if (s->options.no_timings)

@@ -36,6 +36,8 @@ void openai_put_token(struct buf *out, const lathe_text *text, const lathe_token
 
 void openai_string(struct buf *out, const char *s);
 void openai_usage(struct buf *out, const lathe_usage *u);
+/* What stands behind the choices of a chunk, to its end. so_far: where each chunk has the usage, else NULL. */
+void openai_end_chunk(struct buf *out, const struct openai_wish *w, const lathe_usage *so_far);
 /* The member, with a comma before it, unless the server's options leave it out. In llama.cpp's names: cache_n + prompt_n
  * is the prompt. */
 void openai_timings(struct buf *out, const struct server *s, const lathe_usage *u);

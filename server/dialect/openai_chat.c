@@ -354,14 +354,10 @@ static void begin_chunk(struct buf *out, const struct chat_state *s)
 /* What stands behind the choices. */
 static void end_members(struct buf *out, const struct chat_state *s)
 {
-    if (s->wish.usage_per_chunk) {
-        lathe_usage u = usage_so_far(s);
-        buf_puts(out, ",\"usage\":");
-        openai_usage(out, &u);
-    } else if (s->wish.include_usage) {
-        buf_puts(out, ",\"usage\":null");
-    }
-    buf_puts(out, "}\n\n");
+    lathe_usage u;
+    if (s->wish.usage_per_chunk)
+        u = usage_so_far(s);
+    openai_end_chunk(out, &s->wish, s->wish.usage_per_chunk ? &u : NULL);
 }
 
 static void begin_delta(struct buf *out, const struct chat_state *s)
@@ -537,8 +533,7 @@ static void put_message(struct buf *out, const struct chat_state *s, const struc
     }
     buf_puts(out, ",\"refusal\":null}");
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        out->over |= kept[i]->over;
-        out->no_memory |= kept[i]->no_memory;
+        buf_inherit(out, kept[i]);
     }
 }
 

@@ -492,14 +492,10 @@ static lathe_usage usage_so_far(const struct completion_state *s)
 
 static void end_chunk(struct buf *out, const struct completion_state *s)
 {
-    if (s->wish.usage_per_chunk) {
-        lathe_usage u = usage_so_far(s);
-        buf_puts(out, ",\"usage\":");
-        openai_usage(out, &u);
-    } else if (s->wish.include_usage) {
-        buf_puts(out, ",\"usage\":null");
-    }
-    buf_puts(out, "}\n\n");
+    lathe_usage u;
+    if (s->wish.usage_per_chunk)
+        u = usage_so_far(s);
+    openai_end_chunk(out, &s->wish, s->wish.usage_per_chunk ? &u : NULL);
 }
 
 static void put_chunk(struct buf *out, const struct completion_state *s, bool with_timings)

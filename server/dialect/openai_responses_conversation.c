@@ -57,26 +57,17 @@ static bool read_tool_choice(const struct fields *f, struct generation *g,
 static bool read_input(struct exchange *x, const struct fields *f, struct generation *g,
                        struct responses_request *q)
 {
-    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
     struct buf text;
-    lathe_error err;
     buf_init(&text, TEXT_LIMIT);
     buf_puts(&text, "{\"messages\": ");
     size_t head = text.len;
     bool ok = responses_input(x, f, q, &text);
     bool is_empty = text.len == head + 1;
     buf_puts(&text, "]}");
-    lathe_status st = ok ? buf_check(&text, "input", &err) : LATHE_OK;
     if (ok && is_empty)
         ok = refuse_field(f->failure, BAD_VALUE, "input", "input has nothing in it to render");
-    if (ok && !st)
-        st = json_read(&form.doc, buf_str(&text), text.len, &json_limits_request, &err);
-    if (ok && st)
-        ok = refuse_status(f->failure, &err);
+    ok = ok && chat_written(f, &g->chat, &text, "input");
     buf_release(&text);
-    form.object = form.doc.root;
-    ok = ok && chat_messages(&form, &g->chat);
-    json_release(&form.doc);
     return ok;
 }
 

@@ -50,13 +50,6 @@ static bool is_type(const struct reader *r, const json_t *object, const char *wo
     return s && strcmp(s, word) == 0;
 }
 
-static void spill(struct buf *out, const struct buf *from)
-{
-    buf_append(out, buf_str(from), from->len);
-    out->over |= from->over;
-    out->no_memory |= from->no_memory;
-}
-
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 static void flush_turn(struct reader *r)
@@ -64,21 +57,21 @@ static void flush_turn(struct reader *r)
     struct turn *t = &r->turn;
     if (t->is_open) {
         buf_printf(r->out, "%s{\"role\": \"assistant\", \"content\": \"", r->n++ ? ", " : "[");
-        spill(r->out, &t->text);
+        buf_append_all(r->out, &t->text);
         buf_putc(r->out, '"');
         if (t->has_reasoning) {
             buf_puts(r->out, ", \"reasoning_content\": \"");
-            spill(r->out, &t->reasoning);
+            buf_append_all(r->out, &t->reasoning);
             buf_putc(r->out, '"');
         }
         if (t->n_reasoning == 1 && t->carrier.len) {
             buf_puts(r->out, ", \"carrier\": \"");
-            spill(r->out, &t->carrier);
+            buf_append_all(r->out, &t->carrier);
             buf_putc(r->out, '"');
         }
         if (t->calls.len) {
             buf_puts(r->out, ", \"tool_calls\": [");
-            spill(r->out, &t->calls);
+            buf_append_all(r->out, &t->calls);
             buf_putc(r->out, ']');
         }
         buf_putc(r->out, '}');
@@ -188,14 +181,6 @@ static bool put_part(const struct reader *r, struct buf *out, const char *path, 
 }
 
 /* Objects that say what they are. */
-static bool is_part_list(const json_t *v)
-{
-    for (size_t i = 0; i < json_array_size(v); i++)
-        if (!json_is_string(json_object_get(json_array_get(v, i), "type")))
-            return false;
-    return json_is_array(v);
-}
-
 /* A string, or parts joined, JSON-escaped. With is_result, other JSON is its own text and nothing is empty. */
 static bool put_content(const struct reader *r, struct buf *out, const char *path, const json_t *v,
                         bool is_result)
@@ -204,7 +189,7 @@ static bool put_content(const struct reader *r, struct buf *out, const char *pat
     const char *s = json_text(r->d, v, &n);
     if (s) {
         json_escape(out, s, n);
-    } else if (is_part_list(v)) {
+    } else if (json_is_parts(v)) {
         for (size_t i = 0; i < json_array_size(v); i++) {
             char at[120];
             (void)snprintf(at, sizeof at, "%.90s[%zu]", path, i);
@@ -216,8 +201,7 @@ static bool put_content(const struct reader *r, struct buf *out, const char *pat
         buf_init(&text, TEXT_LIMIT);
         json_print(&text, r->d, v);
         json_escape(out, buf_str(&text), text.len);
-        out->over |= text.over;
-        out->no_memory |= text.no_memory;
+        buf_inherit(out, &text);
         buf_release(&text);
     } else if (!is_result) {
         return refuse_field(r->failure, BAD_TYPE, path,
@@ -290,7 +274,7 @@ static bool put_reasoning(struct reader *r, const json_t *item)
         put_texts(r, &text, json_object_get(item, "summary"), "\\n\\n");
     if (text.len && t->reasoning.len)
         buf_puts(&t->reasoning, "\\n\\n");
-    spill(&t->reasoning, &text);
+    buf_append_all(&t->reasoning, &text);
     t->has_reasoning = t->reasoning.len > 0;
     t->is_open |= t->has_reasoning || t->carrier.len;
     buf_release(&text);

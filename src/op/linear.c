@@ -62,7 +62,7 @@ void op_linear_add_norm(struct exec *x, struct normed *n, struct tensor in, cons
     OP_REQUIRE(x, "linear_add_norm", is_matrix(&n->u, n->h.dtype, n->h.dim[0], w->rows));
     OP_REQUIRE(x, "linear_add_norm",
                is_matrix(&n->squares, DT_F32, n->h.dim[0], n->squares.dim[1]) &&
-                   n->squares.dim[1] * 16 >= w->rows);
+                   n->squares.dim[1] * OP_NORM_PART >= w->rows);
     struct linear_args a = args_of(x, n->h, in, w, true);
     n->w = norm;
     n->unscaled = !x->planning && x->backend->linear_add_norm &&

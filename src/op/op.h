@@ -24,6 +24,8 @@ enum {
     OP_MAX_TAPS = 8,    /* of the convolutions */
     OP_MAX_GROUP = 64,  /* query heads that share a kv head */
     OP_MAX_RANK = 1024, /* of a candidate selector */
+    OP_NORM_PART =
+        16, /* values whose squares are added first, where a norm's scale is left to products */
 };
 
 /* y[t,:] = table[token[t],:].  y [T, hidden] act; table any format; tokens in [0, table.rows). */
@@ -39,7 +41,7 @@ void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor
 struct normed {
     struct tensor h;       /* [T, n] act */
     struct tensor u;       /* [T, n] act */
-    struct tensor squares; /* F32 [T, n / 16], a backend's own: what scales are made of */
+    struct tensor squares; /* F32 [T, n / OP_NORM_PART], a backend's own: what scales are made of */
     struct tensor w;       /* F32 [n] */
     float eps;
     bool

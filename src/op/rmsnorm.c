@@ -13,11 +13,10 @@ void op_rmsnorm(struct exec *x, struct tensor y, struct tensor in, struct tensor
 
 struct normed normed_tmp(struct exec *x, struct tensor h, float eps)
 {
-    enum { PART = 16 };
     int64_t T = h.dim[0], n = h.dim[1];
     return (struct normed){.h = h,
                            .u = exec_tmp(x, h.dtype, T, n),
-                           .squares = exec_tmp(x, DT_F32, T, (n + PART - 1) / PART),
+                           .squares = exec_tmp(x, DT_F32, T, (n + OP_NORM_PART - 1) / OP_NORM_PART),
                            .eps = eps};
 }
 

@@ -534,6 +534,7 @@ static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
         launch<F, 2, AHEAD, 2, false>(c, a);
 }
 
+static_assert((int)OP_NORM_PART == (int)STRIP_ROWS, "a strip makes one part");
 static row_squares squares_of(const struct normed *n)
 {
     return {(float *)n->squares.data, n->squares.stride};
