@@ -29,6 +29,8 @@ void plan_print(FILE *f, const lathe_memory_plan *p, lathe_dtype kv)
     if (p->drafter)
         line(f, "drafter", p->drafter, "");
     line(f, "workspace", p->workspace, "");
+    if (p->driver)
+        line(f, "driver", p->driver, "kernels' code, graphs, libraries: an allowance");
     line(f, "total", p->total, "");
     line(f, "head-room", p->head_room, "");
     if (p->device_total) {

@@ -331,11 +331,9 @@ static void put_build(struct page *p, const struct server *s, const lathe_activi
     const struct {
         const char *purpose;
         uint64_t bytes;
-    } row[] = {{"weights", plan.weights},
-               {"kv", plan.kv},
-               {"recurrent", plan.recurrent},
-               {"drafter", plan.drafter},
-               {"workspace", plan.workspace}};
+    } row[] = {{"weights", plan.weights},     {"kv", plan.kv},
+               {"recurrent", plan.recurrent}, {"drafter", plan.drafter},
+               {"workspace", plan.workspace}, {"driver", plan.driver}};
     family(p, "lathe_memory_bytes", "gauge", "The engine's memory by purpose");
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         (void)snprintf(labels, sizeof labels, "where=\"%s\",purpose=\"%s\",", where,

@@ -243,6 +243,7 @@ typedef struct lathe_memory_plan { /* bytes */
     uint64_t recurrent;    /* GDN matrices and convolution tails, all slots */
     uint64_t drafter;      /* its weights and contexts, and the record of verify steps */
     uint64_t workspace;    /* of one step, and what a GPU's stream has for itself */
+    uint64_t driver;       /* on a GPU: an allowance for code of kernels, graphs, and libraries */
     uint64_t total;        /* of these but kv_per_token */
     uint64_t mapped;       /* of total: read from the files in place. Not refused for */
     uint64_t head_room;    /* what must stay free beside it */

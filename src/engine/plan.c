@@ -38,7 +38,7 @@ static size_t taken(const struct memory *m)
 {
     const struct backend *backend = m->cache.backend;
     return m->weights.used + m->cache.used + m->workspace.used + backend->own_bytes +
-           (backend->is_host ? m->host : 0);
+           backend->driver_bytes + (backend->is_host ? m->host : 0);
 }
 
 /* The plan at e->options.n_ctx. */
@@ -70,6 +70,7 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
     if (st)
         return st;
     p->workspace = m->workspace.used + e->backend->own_bytes;
+    p->driver = e->backend->driver_bytes;
 
     size_t before = taken(m);
     if (e->spec.ops)
@@ -82,8 +83,7 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
     return st;
 }
 
-/* What the machine has, and what of it stays free: code of kernels, which the device loads as it first runs
- * them, its small buffers, and the system's own needs. */
+/* What the machine has, and what of it stays free for the system's own needs and for others. */
 static void find_room(struct lathe_engine *e)
 {
     enum { HEAD_ROOM = 512 << 20 };
@@ -150,8 +150,9 @@ static lathe_status largest(struct lathe_engine *e, struct memory *m, int32_t ch
 static lathe_status refuse(const struct lathe_engine *e, int32_t largest_ctx, lathe_error *err)
 {
     const lathe_memory_plan *p = &e->plan;
-    char take[32], weights[32], kv[32], recurrent[32], drafter[32], workspace[32], room[32],
-        total[32], head[32], limit[64] = "", larger[64] = "; no context fits";
+    char take[32], weights[32], kv[32], recurrent[32], drafter[32], workspace[32],
+        driver[48] = "", room[32], total[32], head[32], limit[64] = "",
+        larger[64] = "; no context fits";
     size_text(take, p->total - p->mapped);
     size_text(weights, p->weights);
     size_text(kv, p->kv);
@@ -161,6 +162,11 @@ static lathe_status refuse(const struct lathe_engine *e, int32_t largest_ctx, la
     size_text(room, p->device_free);
     size_text(total, p->device_total);
     size_text(head, p->head_room);
+    if (p->driver) {
+        char text[32];
+        size_text(text, p->driver);
+        (void)snprintf(driver, sizeof driver, ", driver %s", text);
+    }
     if (e->options.memory) {
         char text[32];
         size_text(text, e->options.memory);
@@ -170,11 +176,11 @@ static lathe_status refuse(const struct lathe_engine *e, int32_t largest_ctx, la
         (void)snprintf(larger, sizeof larger, "; a context of %d would fit", largest_ctx);
     return fail(err, LATHE_E_MEMORY,
                 "a context of %d in %d slot%s takes %s of the memory of %s (weights %s%s, KV cache "
-                "%s, recurrent state %s, drafter %s, workspace %s); %s of %s are free, of "
+                "%s, recurrent state %s, drafter %s, workspace %s%s); %s of %s are free, of "
                 "which %s stay so%s%s",
                 p->n_ctx, p->n_slots, p->n_slots == 1 ? "" : "s", take, p->device, weights,
-                p->mapped ? " beside it, mapped" : "", kv, recurrent, drafter, workspace, room,
-                total, head, limit, larger);
+                p->mapped ? " beside it, mapped" : "", kv, recurrent, drafter, workspace, driver,
+                room, total, head, limit, larger);
 }
 
 lathe_status plan_make(struct lathe_engine *e, struct memory *m, lathe_error *err)

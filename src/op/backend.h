@@ -215,6 +215,9 @@ struct backend {
     void (*free)(void *stream, void *p);
     /* Bytes of that memory that a stream has for itself, from its first alloc on. */
     size_t own_bytes;
+    /* An allowance for what the driver takes of that memory, and no alloc: code of kernels, captured schedules, buffers
+     * of libraries. */
+    size_t driver_bytes;
     /* Bytes of that memory in all, and free now; 0 where it is not known. */
     void (*room)(void *stream, size_t *total, size_t *room);
     /* Copies or reads n loads with all threads of the pool (NULL: the caller's); complete on return. Reports

@@ -397,7 +397,8 @@ TEST(options_of_the_engine_are_checked)
     CHECK(plan.kv >= 2 * 1000 * plan.kv_per_token && plan.kv < 2 * 1100 * plan.kv_per_token);
     CHECK(plan.recurrent > 2u * 6 * 6 * 128 * 128 * 4);
     CHECK(plan.weights > 15000000 && plan.weights < 28000000);
-    CHECK_INT(plan.total, plan.weights + plan.kv + plan.recurrent + plan.drafter + plan.workspace);
+    CHECK_INT(plan.total, plan.weights + plan.kv + plan.recurrent + plan.drafter + plan.workspace +
+                              plan.driver);
 }
 
 TEST(prefix_of_the_last_turn_is_kept)

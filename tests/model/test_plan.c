@@ -25,7 +25,8 @@ static uint64_t taken(const lathe_memory_plan *p)
 
 static void check_sum(const lathe_memory_plan *p)
 {
-    CHECK_INT(p->total, p->weights + p->kv + p->recurrent + p->drafter + p->workspace);
+    CHECK_INT(p->total, p->weights + p->kv + p->recurrent + p->drafter + p->workspace + p->driver);
+    CHECK((p->driver > 0) == (strncmp(p->device, "cuda", 4) == 0));
     CHECK(p->mapped <= p->total && p->head_room > 0 && p->device_total >= p->device_free);
     CHECK(p->device[0] != 0);
 }
@@ -52,7 +53,7 @@ TEST(a_plan_is_what_is_taken)
             CHECK_INT(m->weights.used, m->weights.size);
             uint64_t regions = m->cache.size + m->workspace.size + m->weights.size;
             CHECK_INT(regions + e->backend->own_bytes + (e->backend->is_host ? m->host : 0),
-                      taken(&plan));
+                      taken(&plan) - plan.driver);
             CHECK(e->backend->is_host == (m->weights.size == 0));
             CHECK(e->backend->is_host == (plan.mapped > 0));
             lathe_engine_close(e);
@@ -127,13 +128,17 @@ TEST(what_does_not_fit_is_refused_with_numbers)
     lathe_memory_plan plan;
     lathe_engine *e;
     lathe_error err;
-    o.memory = 64 * 1000 * 1000;
+    o.n_ctx = 4096;
+    CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+    o.memory = taken(&plan);
+    o.n_ctx = 32768;
     CHECK_ERR(lathe_plan(&o, &plan, &err), &err, LATHE_E_MEMORY, "a context of 32768 in 1 slot");
     check_sum(&plan);
     CHECK_INT(plan.n_ctx, 32768);
     CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "KV cache 67.1 MB");
     CHECK(e == NULL);
-    CHECK(strstr(err.message, "it may take 64.0 MB; a context of "));
+    CHECK(strstr(err.message, "it may take ") && strstr(err.message, " MB; a context of "));
+    CHECK((strstr(err.message, ", driver ") != NULL) == (plan.driver > 0));
     o.memory = 1000 * 1000;
     CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_MEMORY, "no context fits");
     o.n_ctx = LATHE_CTX_AUTO;
@@ -207,53 +212,71 @@ TEST(loading_is_reported)
 }
 
 #ifdef LATHE_CUDA
+/* What is free is told of the whole device: where others use it meanwhile, it is looked at again. */
+enum { TRIES = 10 };
+
+static size_t device_free(void *stream)
+{
+    size_t total, room;
+    backend_cuda.room(stream, &total, &room);
+    return room;
+}
+
 /* Once the device's context and the libraries' are there, plans leave as much free as they found. */
 TEST(a_plan_takes_nothing_of_the_device)
 {
     void *stream;
-    size_t total, before, after;
+    size_t total, room;
     lathe_error err;
     if (backend_cuda.open(&stream, NULL, NULL, &err))
         SKIP("%s", err.message);
-    for (int i = -1; i < N_SPECS; i++) {
-        lathe_engine_options o = nano(LATHE_CTX_AUTO, specs[i < 0 ? 0 : i]);
+    backend_cuda.room(stream, &total, &room);
+    for (int i = 0; i < N_SPECS; i++) {
+        lathe_engine_options o = nano(LATHE_CTX_AUTO, specs[i]);
         lathe_memory_plan plan;
+        bool is_same = false;
         o.device = "cuda";
-        CHECK_OK(lathe_plan(&o, &plan, &err), &err);
-        if (i < 0)
-            backend_cuda.room(stream, &total, &before);
+        for (int k = 0; k < TRIES && !is_same; k++) {
+            size_t before = device_free(stream);
+            CHECK_OK(lathe_plan(&o, &plan, &err), &err);
+            is_same = device_free(stream) == before;
+        }
+        CHECK(is_same);
         check_sum(&plan);
         CHECK_INT(plan.mapped, 0);
         CHECK_INT(plan.device_total, total);
         CHECK(strncmp(plan.device, "cuda sm_", 8) == 0);
     }
-    backend_cuda.room(stream, &total, &after);
-    CHECK_INT(after, before);
     backend_cuda.close(stream);
 }
 
-/* What an engine takes beside its plan once it has run, code of kernels and what libraries have, fits in the head-room. */
+/* What the driver takes for an engine that has run, which in its first is all code of kernels and what libraries have,
+ * and in all of them the graphs of its rounds, is within the plan's allowance. */
 TEST(a_device_gives_what_is_planned)
 {
     void *stream;
-    size_t total, before, after;
     lathe_error err;
     if (backend_cuda.open(&stream, NULL, NULL, &err))
         SKIP("%s", err.message);
     for (int i = 0; i < N_SPECS; i++) {
         lathe_engine_options o = nano(4096, specs[i]);
         lathe_memory_plan plan;
-        lathe_engine *e;
+        bool is_within = false;
         o.device = "cuda";
-        backend_cuda.room(stream, &total, &before);
-        CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
-        lathe_engine_plan(e, &plan);
-        answer(e);
-        backend_cuda.room(stream, &total, &after);
-        lathe_engine_close(e);
-        CHECK(before - after >= plan.total && before - after <= plan.total + plan.head_room);
-        printf("     %s: %zu bytes beside the plan\n", specs[i],
-               before - after - (size_t)plan.total);
+        for (int k = 0; k < TRIES && !is_within; k++) {
+            lathe_engine *e;
+            size_t before = device_free(stream);
+            CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
+            lathe_engine_plan(e, &plan);
+            answer(e);
+            int64_t driver = (int64_t)before - (int64_t)device_free(stream) -
+                             (int64_t)(plan.total - plan.driver);
+            lathe_engine_close(e);
+            is_within = driver >= 0 && driver <= (int64_t)plan.driver;
+            printf("     %s: %lld bytes of the driver, %llu planned\n", specs[i], (long long)driver,
+                   (unsigned long long)plan.driver);
+        }
+        CHECK(is_within);
     }
     backend_cuda.close(stream);
 }
