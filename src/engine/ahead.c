@@ -1,8 +1,9 @@
 /* Rounds that the device decides. A round commits the rows that the one before kept, drafts, runs the anchor and the
  * drafts, and keeps of them what is accepted. The host launches round i + 1 before it reads the tokens of round i, and so
  * is always one round behind: what it then finds, an end or a cancelled request, leaves a round that
- * committed nothing but rows that were right, and whose own rows nobody commits. How many rows a round has it
- * chooses by what it has read. */
+ * committed nothing but rows that were right, and whose own rows nobody commits. Where text may end a request inside a
+ * round, each keeps the state as it was before its commit, and what was too much is taken back. How many rows a round has
+ * the host chooses by what it has read. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
@@ -47,6 +48,8 @@ static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t tok
     /* One row at a time is the host's to stop, behind however many ids. */
     for (int32_t i = 0; r && e->ahead.most_rows > 1 && i < r->n_stop_id; i++)
         first.stop[first.n_stops++] = r->stop_id[i];
+    if (r && r->output.ends_by_text)
+        first.before = state_spare(&e->state);
     if (sp->ops && !sp->ops->ready(sp->drafter, &first, e->ahead.most_rows, home))
         return false;
     step_place(&e->step, &first, e->ahead.most_rows, r ? r->sampler : NULL);
@@ -132,9 +135,8 @@ void ahead_close(struct lathe_engine *e)
     e->ahead = (struct ahead){0};
 }
 
-/* The best of a row is its token; the host needs no more of the row; and where several are kept at once, it will not
- * find later that they are too many. An end token that something else replaces is the last of its round, and the host
- * goes on from there. */
+/* The best of a row is its token, and the host needs no more of the row. An end token that something else replaces is the
+ * last of its round, and the host goes on from there. */
 static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
 {
     int32_t most = e->ahead.most_rows;
@@ -142,8 +144,7 @@ static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
         return false;
     if (most == 1)
         return true;
-    return r->n_stop_id <= RESIDENT_STOPS && !r->output.ends_by_text &&
-           (r->draft_k < 0 || r->draft_k >= most - 1);
+    return r->n_stop_id <= RESIDENT_STOPS && (r->draft_k < 0 || r->draft_k >= most - 1);
 }
 
 struct slot *ahead_slot(struct lathe_engine *e)
@@ -265,17 +266,33 @@ static void note(struct lathe_engine *e, struct slot *s, int32_t n_rows, int32_t
         spec_note_round(e, s->request, &d, n_accepted);
 }
 
-/* Publishes the tokens of a round whose rows the state holds. */
-static void publish(struct lathe_engine *e, struct slot *s, const struct round_report *report)
+/* The next round, which is launched, has committed n_told rows of this one, of which only n are right. */
+static lathe_status take_back(struct lathe_engine *e, struct slot *s, int32_t n_told, int32_t n,
+                              lathe_error *err)
 {
-    int32_t pos = s->n_committed;
-    s->n_committed += report->n;
+    const struct spec *sp = &e->spec;
+    int32_t slot = (int32_t)(s - e->slots), pos = s->n_committed;
+    followed(e, s, n_told);
+    sp->ops->rewind(sp->drafter, slot, pos);
+    state_copy(&e->state, slot, state_spare(&e->state));
+    step_begin(&e->step, PHASE_VERIFY);
+    step_add(&e->step, slot, pos, s->token + pos, n);
+    lathe_status st = step_run(&e->step, err);
+    return st ? st : commit_last(e, s, n, err);
+}
+
+/* Publishes the tokens of a round. Returns how many rows of it become part of the sequence: all, or where the request
+ * ends, and the others can be taken back, as many as gave a token. */
+static int32_t publish(struct lathe_engine *e, struct slot *s, const struct round_report *report)
+{
+    int32_t n = 0;
+    bool goes_on = true;
     round_begin(s);
-    for (int32_t i = 0; i < report->n; i++) {
-        s->next = report->token[i];
-        if (!round_publish(e, s, NULL, &s->next, pos + i + 1))
-            break;
+    for (; n < report->n && goes_on; n++) {
+        s->next = report->token[n];
+        goes_on = round_publish(e, s, NULL, &s->next, s->n_committed + n + 1);
     }
+    return s->request->output.ends_by_text ? n : report->n;
 }
 
 bool ahead_round(struct lathe_engine *e, struct slot *s)
@@ -308,17 +325,19 @@ bool ahead_round(struct lathe_engine *e, struct slot *s)
         round_fail(e, s, &err);
         return true;
     }
-    if (goes_on)
-        followed(e, s, report.n);
+    int32_t n_rows = a->rows[a->n_read++ % ROUND_REPORTS], n = publish(e, s, &report);
+    if (!goes_on)
+        st = commit_last(e, s, n, &err);
+    else if (n < report.n)
+        st = take_back(e, s, report.n, n, &err);
     else
-        st = commit_last(e, s, report.n, &err);
+        followed(e, s, n);
     if (st) {
         round_fail(e, s, &err);
         return true;
     }
-    int32_t n_rows = a->rows[a->n_read++ % ROUND_REPORTS];
-    publish(e, s, &report);
-    note(e, s, n_rows, report.n - 1);
+    s->n_committed += n;
+    note(e, s, n_rows, n - 1);
     round_settle(e, s);
     return true;
 }

@@ -13,6 +13,7 @@ struct state_options plan_state_options(const struct lathe_engine *e)
         .kv = engine_dtype(o->kv),
         .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx,
+        .has_spare = e->spec.ops && e->spec.ops->ready && !e->spec.law, /* ahead.c */
         .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 1,
     };
 }

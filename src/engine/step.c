@@ -234,10 +234,10 @@ lathe_status step_run(struct step *s, lathe_error *err)
 }
 
 static lathe_status fold(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
-                         lathe_error *err)
+                         const int32_t *before, lathe_error *err)
 {
     exec_begin(&s->x);
-    forward_commit(&s->x, s->o.model, s->o.state, seq, n_seqs);
+    forward_commit(&s->x, s->o.model, s->o.state, seq, n_seqs, before);
     return exec_end(&s->x, err);
 }
 
@@ -272,10 +272,10 @@ lathe_status step_round(struct step *s, int32_t n, int32_t end_pos, lathe_error 
 /* One sequence's commit, beside decoding its rows, which are the batch's `rows`, in the shadow slot, which sees the same
  * pages. */
 static lathe_status fold_checked(struct step *s, const struct batch_seq *seq,
-                                 const struct batch *rows, lathe_error *err)
+                                 const struct batch *rows, const int32_t *before, lathe_error *err)
 {
     struct state *state = s->o.state;
-    int32_t shadow = state->recurrent.shape.n_slots - 1, n = seq->n_rows;
+    int32_t shadow = state->kv.shape.n_slots - 1, n = seq->n_rows;
     int32_t slot[16];
     assert(n <= 16);
     for (int32_t i = 0; i < n; i++)
@@ -296,7 +296,7 @@ static lathe_status fold_checked(struct step *s, const struct batch_seq *seq,
     forward(&s->x, s->o.model, state, &b, NULL, tensor_rows(s->shadow, 0, n));
     lathe_status st = exec_end(&s->x, err);
     if (!st)
-        st = fold(s, seq, 1, err);
+        st = fold(s, seq, 1, before, err);
     assert(st || state_same(state, shadow, seq->slot));
     return st;
 }
@@ -306,7 +306,7 @@ lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_
 {
     lathe_status st = LATHE_OK;
     for (int32_t i = 0; i < n_seqs && !st; i++)
-        st = fold_checked(s, &seq[i], &s->batch, err);
+        st = fold_checked(s, &seq[i], &s->batch, NULL, err);
     return st;
 }
 
@@ -317,19 +317,20 @@ lathe_status step_fold(struct step *s, lathe_error *err)
     struct batch kept;
     resident_kept(&kept, r, 0);
     if (!s->o.backend->is_host || kept.n_rows == 0)
-        return fold(s, &r->keep, 1, err);
-    return fold_checked(s, &r->keep, &kept, err);
+        return fold(s, &r->keep, 1, &r->before, err);
+    return fold_checked(s, &r->keep, &kept, &r->before, err);
 }
 #else
 lathe_status step_commit(struct step *s, const struct batch_seq *seq, int32_t n_seqs,
                          lathe_error *err)
 {
-    return fold(s, seq, n_seqs, err);
+    return fold(s, seq, n_seqs, NULL, err);
 }
 
 lathe_status step_fold(struct step *s, lathe_error *err)
 {
-    return fold(s, &s->resident_host->keep, 1, err);
+    const struct resident *r = s->resident_host;
+    return fold(s, &r->keep, 1, &r->before, err);
 }
 #endif
 

@@ -123,12 +123,12 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
 }
 
 void forward_commit(struct exec *x, const struct model *m, struct state *s,
-                    const struct batch_seq *seq, int32_t n_seqs)
+                    const struct batch_seq *seq, int32_t n_seqs, const int32_t *before)
 {
     const struct dims *d = &m->dims;
     struct gdn_heads heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv};
     struct fold_layers layers = {s->recurrent.shape.n_layers, recurrent_step(&s->recurrent),
-                                 record_step(&s->record)};
+                                 record_step(&s->record), before};
     struct record_layer r = record_at(&s->record, 0, s->record.n_rows);
     if (layers.n == 0)
         return;

@@ -22,6 +22,7 @@ struct state {
 struct state_options {
     enum dtype act, kv;
     int32_t n_slots, n_ctx;
+    bool has_spare; /* a recurrent state more, behind those of the slots, without keys and values */
     int32_t n_verify; /* rows a verify batch may have; 0: no verify batches */
 };
 
@@ -41,6 +42,10 @@ lathe_status state_open(struct state *s, const struct dims *d, const struct stat
 void state_close(struct state *s); /* no-op on a zeroed struct */
 /* Makes a slot that of an empty sequence. */
 void state_reset(struct state *s, int32_t slot);
+/* The spare recurrent state as a slot of it; -1: there is none. */
+int32_t state_spare(const struct state *s);
+/* `to` gets a copy of the recurrent state of `from`. */
+void state_copy(struct state *s, int32_t to, int32_t from);
 /* For checks: `to` gets a copy of the recurrent state of `from` and sees its pages; no pages are its own. */
 void state_alias(struct state *s, int32_t to, int32_t from);
 /* Are the recurrent states of two slots the same bits? */
@@ -55,9 +60,9 @@ void forward(struct exec *x, const struct model *m, struct state *s, const struc
 
 /* Commits rows of the last verify batch: every GDN layer's state advances by the first n_rows rows of each
  * sequence of `seq`, to the bits that decoding them would have left. Sequences that keep nothing are not
- * listed. Keys and values lie in their pages already. */
+ * listed. Keys and values lie in their pages already. `before` as in struct fold_layers. */
 void forward_commit(struct exec *x, const struct model *m, struct state *s,
-                    const struct batch_seq *seq, int32_t n_seqs);
+                    const struct batch_seq *seq, int32_t n_seqs, const int32_t *before);
 
 /* logits [n, vocab] F32 of the given rows of `hidden` (row NULL: all of them, n = T), with the arithmetic of
  * decoding whatever the phase they came from. */

@@ -35,7 +35,7 @@ struct recurrent_shape state_recurrent_shape(const struct dims *d, const struct 
 {
     return (struct recurrent_shape){
         .n_layers = count_layers(d, false),
-        .n_slots = o->n_slots,
+        .n_slots = o->n_slots + o->has_spare,
         .conv_dim = d->conv_dim,
         .conv_taps = d->conv_taps,
         .heads = {d->n_k_heads, d->n_v_heads, d->dk, d->dv},
@@ -83,12 +83,15 @@ void state_reset(struct state *s, int32_t slot)
     recurrent_reset(&s->recurrent, slot);
 }
 
-void state_alias(struct state *s, int32_t to, int32_t from)
+int32_t state_spare(const struct state *s)
 {
-    struct kv_cache *kv = &s->kv;
-    size_t n = (size_t)kv->pages_per_slot;
-    memcpy(kv->page_table + (size_t)to * n, kv->page_table + (size_t)from * n, n * sizeof(int32_t));
-    kv_cache_send(kv, to, 0, kv->pages_per_slot);
+    int32_t n = s->kv.shape.n_slots;
+    return s->recurrent.shape.n_slots > n ? n : -1;
+}
+
+void state_copy(struct state *s, int32_t to, int32_t from)
+{
+    const struct kv_cache *kv = &s->kv;
     for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
         struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
         kv->backend->copy(kv->stream, tensor_at(&S, to), tensor_at(&S, from),
@@ -96,6 +99,15 @@ void state_alias(struct state *s, int32_t to, int32_t from)
         kv->backend->copy(kv->stream, tensor_at(&tail, to), tensor_at(&tail, from),
                           (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
     }
+}
+
+void state_alias(struct state *s, int32_t to, int32_t from)
+{
+    struct kv_cache *kv = &s->kv;
+    size_t n = (size_t)kv->pages_per_slot;
+    memcpy(kv->page_table + (size_t)to * n, kv->page_table + (size_t)from * n, n * sizeof(int32_t));
+    kv_cache_send(kv, to, 0, kv->pages_per_slot);
+    state_copy(s, to, from);
 }
 
 /* Are n bytes of the backend's memory the same? */

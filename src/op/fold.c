@@ -17,6 +17,12 @@ static bool layers_fit(const struct fold_layers *l)
     return l->n >= 1 && l->n <= UINT16_MAX && l->state_step % 16 == 0 && l->record_step % 16 == 0;
 }
 
+static bool before_fits(const int32_t *before, const struct batch_seq *seq, int32_t n_seqs,
+                        int64_t n_slots)
+{
+    return !before || (n_seqs == 1 && *before >= -1 && *before < n_slots && *before != seq->slot);
+}
+
 void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, struct tensor g,
                          struct tensor beta, const struct gdn_heads *heads,
                          const struct fold_layers *layers, const struct batch_seq *seq,
@@ -35,6 +41,7 @@ void op_gated_delta_fold(struct exec *x, struct tensor S, struct tensor qkv, str
     OP_REQUIRE(x, "gated_delta_fold", S.dim[2] == dk && S.dim[3] == dv);
     OP_REQUIRE(x, "gated_delta_fold", layers_fit(layers));
     OP_REQUIRE(x, "gated_delta_fold", rows_fit(seq, n_seqs, T, S.dim[0]));
+    OP_REQUIRE(x, "gated_delta_fold", before_fits(layers->before, seq, n_seqs, S.dim[0]));
     struct gated_delta_fold_args a = {S, qkv, g, beta, *heads, *layers, seq, n_seqs};
     OP_RUN(x, gated_delta_fold, &a, &S, "");
 }
@@ -49,6 +56,7 @@ void op_conv_fold(struct exec *x, struct tensor tail, struct tensor in,
     OP_REQUIRE(x, "conv_fold", tail.dim[1] < OP_MAX_TAPS && tail.dim[2] == in.dim[1]);
     OP_REQUIRE(x, "conv_fold", layers_fit(layers));
     OP_REQUIRE(x, "conv_fold", rows_fit(seq, n_seqs, in.dim[0], tail.dim[0]));
+    OP_REQUIRE(x, "conv_fold", before_fits(layers->before, seq, n_seqs, tail.dim[0]));
     struct conv_fold_args a = {tail, in, *layers, seq, n_seqs};
     OP_RUN(x, conv_fold, &a, &tail, "");
 }

@@ -52,6 +52,18 @@ lathe_status host_wait(void *stream, lathe_error *err)
     return LATHE_OK;
 }
 
+void host_keep_before(struct tensor state, const struct fold_layers *layers,
+                      const struct batch_seq *seq)
+{
+    size_t bytes = (size_t)tensor_row(&state) * dtype_size(state.dtype);
+    if (!layers->before || *layers->before < 0 || seq->n_rows == 0)
+        return;
+    for (int32_t i = 0; i < layers->n; i++) {
+        struct tensor layer = tensor_after(state, (size_t)i * layers->state_step);
+        memcpy(tensor_at(&layer, *layers->before), tensor_at(&layer, seq->slot), bytes);
+    }
+}
+
 /* A line "name:   123 kB" of /proc/meminfo. */
 static size_t kilobytes(const char *text, const char *name)
 {

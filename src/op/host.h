@@ -17,6 +17,10 @@ void host_room(void *stream, size_t *total, size_t *room);
 lathe_status host_load(void *stream, struct pool *pool, const struct load *load, size_t n,
                        lathe_progress_fn progress, void *progress_ctx, lathe_error *err);
 
+/* What folds do with layers->before: of the first layer's states [n_slots, ...]. */
+void host_keep_before(struct tensor state, const struct fold_layers *layers,
+                      const struct batch_seq *seq);
+
 /* The memory entries of a backend on the host. */
 #define HOST_MEMORY                                                                                \
     .alloc = host_alloc, .free = host_free, .room = host_room, .load = host_load,                  \

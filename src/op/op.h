@@ -178,10 +178,12 @@ void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, str
                          const struct batch *b);
 
 /* Layers whose states lie evenly apart, and what was recorded of them too: bytes from one layer's to the
- * next's, multiples of 16. */
+ * next's, multiples of 16. `before`: of a fold of one sequence, the slot that gets a copy of its state as it was, if the
+ * fold has rows; -1 or NULL: none does. */
 struct fold_layers {
     int32_t n;
     size_t state_step, record_step;
+    const int32_t *before;
 };
 
 /* The commit of a verify batch, in all layers: advances S by the first n_rows rows of each sequence, which

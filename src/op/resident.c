@@ -13,6 +13,7 @@ struct resident resident_at(int32_t slot, int32_t pos, int32_t token)
         .block = {slot, 0, 1, pos},
         .keep = {slot, 0, 0, pos},
         .behind = {slot, 0, 0, pos - 1},
+        .before = -1,
     };
     for (int32_t i = 0; i <= RESIDENT_ROWS; i++) {
         int32_t at = pos - 1 + i;

@@ -23,6 +23,7 @@ struct resident {
     int32_t kept_token[RESIDENT_ROWS];
     int32_t kept_pos[RESIDENT_ROWS + 1], kept_rope_pos[RESIDENT_ROWS + 1][3];
     struct batch_seq keep, behind;
+    int32_t before; /* slot for the recurrent state as it was before these, -1: none */
     /* What the last round's rows gave, and its logit. */
     int32_t best[RESIDENT_ROWS];
     float logit[RESIDENT_ROWS];

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/json.h"
 #include "device.h"
 #include "engine/engine.h"
 
@@ -116,10 +117,15 @@ static void options_for(lathe_engine *e, lathe_conversation *c, const char *mess
     "[{\"role\": \"user\", \"content\": \"What is a kiln?\"}, {\"role\": \"assistant\", "          \
     "\"content\": \"" KILN "\"}, {\"role\": \"user\", \"content\": \"And a furnace?\"}]"
 
+/* Where its text may end, whatever round that is in. */
+static const char *const stops[] = {"burning", "il", "a furnace",   "for",    ".",
+                                    "firing",  "or", "drying such", "things", "porcelain"};
+enum { N_STOPS = sizeof stops / sizeof stops[0], WAYS = 11, ALL_WAYS = WAYS + N_STOPS };
+
 /* One of the ways in which an answer ends. */
 static void ask_kiln(lathe_engine *e, int how, struct answer *a)
 {
-    static const char *const stop[] = {"burning"};
+    bool by_text = how == 5 || how >= WAYS;
     lathe_conversation c;
     lathe_request_options o;
     int32_t stop_id[RESIDENT_STOPS + 4];
@@ -129,14 +135,14 @@ static void ask_kiln(lathe_engine *e, int how, struct answer *a)
     o.stop_id = stop_id;
     o.n_stop_id = how == 10 ? RESIDENT_STOPS + 4 : 0; /* more than the device knows */
     o.max_tokens = how < 4 ? 1 + how : how == 4 ? 29 : -1;
-    o.stop = stop;
-    o.n_stop = how == 5;
+    o.stop = stops + (how < WAYS ? 0 : how - WAYS);
+    o.n_stop = by_text;
     o.ignore_eos = how >= 6 && how < 9; /* to the edge of the context */
     o.min_tokens = how == 7 ? 35 : how == 9 ? 3 : 0;
     o.n_logprobs = how == 8 ? 0 : -1;
     ask(e, &o, 0, a);
     CHECK_INT(a->last.finish, how < 4                ? LATHE_FINISH_LENGTH
-                              : how == 5             ? LATHE_FINISH_STOP_STRING
+                              : by_text              ? LATHE_FINISH_STOP_STRING
                               : how >= 6 && how <= 8 ? LATHE_FINISH_CONTEXT
                                                      : LATHE_FINISH_STOP);
 }
@@ -154,7 +160,7 @@ static void ask_on(lathe_engine *e, struct answer *a)
 static void check_ends(const char *spec)
 {
     lathe_engine *e[2] = {open_engine(spec, 1, 128, false), open_engine(spec, 1, 128, true)};
-    for (int how = 0; how < 11; how++) {
+    for (int how = 0; how < ALL_WAYS; how++) {
         struct answer a[2];
         ask_kiln(e[0], how, &a[0]);
         ask_kiln(e[1], how, &a[1]);
@@ -165,6 +171,40 @@ static void check_ends(const char *spec)
         check_same(spec, &a[0], &a[1]);
         check_same_state(e[0], e[1]);
     }
+    lathe_engine_close(e[0]);
+    lathe_engine_close(e[1]);
+}
+
+/* Calls, which may end the answer. */
+static void check_calls(const char *spec)
+{
+    struct json_doc d;
+    lathe_error err;
+    lathe_engine *e[2] = {open_engine(spec, 1, 512, false), open_engine(spec, 1, 512, true)};
+    CHECK_OK(
+        json_read_file(&d, test_path("tests/golden/tool_calls.json"), &json_limits_model, &err),
+        &err);
+    for (size_t i = 0; i < json_array_size(d.root) && (i < 2 || !test_quick()); i++) {
+        json_t *row = json_array_get(d.root, i);
+        char *messages = json_dumps(json_object_get(row, "messages"), 0);
+        char *tools = json_dumps(json_object_get(row, "tools"), 0);
+        struct answer a[2];
+        for (int k = 0; k < 2; k++) {
+            lathe_conversation c;
+            lathe_request_options o;
+            options_for(e[k], &c, messages, &o);
+            c.thinking = json_is_true(json_object_get(row, "thinking")) ? LATHE_ON : LATHE_OFF;
+            c.tools = tools;
+            o.max_calls = 1 + (int32_t)i % 2;
+            ask(e[k], &o, 0, &a[k]);
+            CHECK_INT(a[k].last.finish, LATHE_FINISH_CALLS);
+        }
+        check_same(spec, &a[0], &a[1]);
+        check_same_state(e[0], e[1]);
+        free(messages);
+        free(tools);
+    }
+    json_release(&d);
     lathe_engine_close(e[0]);
     lathe_engine_close(e[1]);
 }
@@ -326,6 +366,7 @@ static bool has_time(const char *spec)
     }
 #define ROUNDS_OF(name, spec)                                                                      \
     CHECKED_WITH(name##_rounds_end_as_they_should, check_ends, spec)                               \
+    CHECKED_WITH(name##_rounds_of_calls, check_calls, spec)                                        \
     CHECKED_WITH(name##_rounds_cancelled, check_cancelled, spec)                                   \
     CHECKED_WITH(name##_rounds_beside_others, check_beside_others, spec)                           \
     CHECKED_WITH(name##_rounds_of_nan, check_nan, spec)                                            \

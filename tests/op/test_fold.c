@@ -58,8 +58,9 @@ static void check_delta(struct op_env *e, const struct gdn_heads *h, enum dtype 
     struct rng r = {(uint64_t)(h->dk + c->verified[0])};
     int64_t T = sequences(c, seq, &b), n_v = h->n_v_heads, S_size = n_v * h->dk * h->dv;
     int64_t width = 2 * h->n_k_heads * h->dk + n_v * h->dv;
-    struct fold_layers layers = {LAYERS, step_of(SLOTS * S_size * 4),
-                                 step_of(T * (width + n_v) * 4)};
+    struct fold_layers layers = {.n = LAYERS,
+                                 .state_step = step_of(SLOTS * S_size * 4),
+                                 .record_step = step_of(T * (width + n_v) * 4)};
     struct tensor S = part_of(DT_F32, SLOTS * S_size, layers.state_step), want;
     struct tensor qkv = part_of(act, T * width, layers.record_step);
     struct tensor g = part_of(DT_F32, T * n_v, layers.record_step);
@@ -115,7 +116,9 @@ static void check_conv(struct op_env *e, int64_t channels, int64_t taps, enum dt
     struct batch_seq seq[SEQS];
     struct rng r = {(uint64_t)(channels + c->verified[0])};
     int64_t T = sequences(c, seq, &b), history = (taps - 1) * channels;
-    struct fold_layers layers = {LAYERS, step_of(SLOTS * history * 4), step_of(T * channels * 4)};
+    struct fold_layers layers = {.n = LAYERS,
+                                 .state_step = step_of(SLOTS * history * 4),
+                                 .record_step = step_of(T * channels * 4)};
     struct tensor tail = part_of(act, SLOTS * history, layers.state_step), want;
     struct tensor in = part_of(act, T * channels, layers.record_step);
     struct tensor w = op_tensor(DT_F32, channels, taps, 0);
@@ -155,17 +158,85 @@ TEST(conv_fold_is_decoding)
         }
 }
 
+/* One sequence's states, of n_kept rows that are folded. The slot that `before` names gets what they were, bit for bit;
+ * no other slot changes, and the fold is that without `before`. */
+static void check_before(struct op_env *e, int32_t n_kept, int32_t before_slot)
+{
+    enum { ROWS = 5, DIM = 128, CHANNELS = 3 * DIM, TAIL = 3 * CHANNELS, S_SIZE = DIM * DIM };
+    const struct gdn_heads h = {1, 1, DIM, DIM};
+    const struct batch_seq seq = {2, 1, n_kept, 7};
+    struct rng r = {(uint64_t)(n_kept + 2)};
+    int32_t *before = op_alloc(sizeof *before);
+    struct fold_layers layers = {.n = LAYERS, .record_step = step_of(ROWS * CHANNELS * 4)};
+    struct tensor qkv = part_of(DT_BF16, ROWS * CHANNELS, layers.record_step);
+    struct tensor g = part_of(DT_F32, ROWS, layers.record_step);
+    struct tensor beta = part_of(DT_F32, ROWS, layers.record_step);
+    op_case("%s, %d rows, before in %d", e->name, n_kept, before_slot);
+    op_fill_normal(&qkv, &r, 0, 1);
+    op_fill_normal(&g, &r, -1, 0.1);
+    op_fill_normal(&beta, &r, 0.5, 0.1);
+    *before = before_slot;
+    for (int is_tail = 0; is_tail < 2; is_tail++) {
+        int64_t size = is_tail ? TAIL : S_SIZE;
+        enum dtype dtype = is_tail ? DT_BF16 : DT_F32;
+        layers.state_step = step_of(SLOTS * size * 4);
+        struct tensor state = part_of(dtype, SLOTS * size, layers.state_step), was;
+        struct tensor want = part_of(dtype, SLOTS * size, layers.state_step);
+        op_fill_normal(&state, &r, 0, 1);
+        was = op_copy(&state, dtype);
+        op_set(&want, &state);
+        for (int with = 0; with < 2; with++) {
+            void *data = with ? state.data : want.data;
+            layers.before = with ? before : NULL;
+            if (is_tail)
+                op_conv_fold(&e->exec, tensor_3d(data, dtype, SLOTS, 3, CHANNELS),
+                             tensor_2d(qkv.data, DT_BF16, ROWS, CHANNELS), &layers, &seq, 1);
+            else
+                op_gated_delta_fold(&e->exec, tensor_4d(data, dtype, SLOTS, 1, DIM, DIM),
+                                    tensor_2d(qkv.data, DT_BF16, ROWS, CHANNELS),
+                                    tensor_2d(g.data, DT_F32, ROWS, 1),
+                                    tensor_2d(beta.data, DT_F32, ROWS, 1), &h, &layers, &seq, 1);
+            op_check_ok(e);
+        }
+        for (int64_t l = 0; l < LAYERS && before_slot >= 0 && n_kept > 0; l++)
+            memcpy((unsigned char *)tensor_at(&want, l) +
+                       (size_t)(before_slot * size) * dtype_size(dtype),
+                   (unsigned char *)tensor_at(&was, l) +
+                       (size_t)(seq.slot * size) * dtype_size(dtype),
+                   (size_t)size * dtype_size(dtype));
+        op_check_same("state", &state, &want);
+    }
+    op_free(before);
+    op_done();
+}
+
+TEST(folds_keep_what_was_before)
+{
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = -1; i < n; i++)
+        for (int32_t n_kept = 0; n_kept <= 4; n_kept++)
+            for (int32_t slot = -1; slot < SLOTS; slot++)
+                if (slot != 2)
+                    check_before(i < 0 ? op_ref() : &env[i], n_kept, slot);
+}
+
 TEST(folds_refuse_layers_that_no_kernel_reaches)
 {
     static struct op_batch b;
     struct op_env *e = op_ref();
     struct batch_seq seq[SEQS];
     struct tensor tail = op_tensor(DT_F32, SLOTS, 3, 0), in = op_tensor(DT_F32, 2, 1, 0);
-    const struct fold_layers bad[] = {{.n = 0}, {1, 12, 0}, {1, 0, 20}};
+    static const int32_t beyond = SLOTS;
+    const struct fold_layers bad[] = {{.n = 0},
+                                      {.n = 1, .state_step = 12},
+                                      {.n = 1, .record_step = 20},
+                                      {.n = 1, .before = &beyond}};
     sequences(&commits[0], seq, &b);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         op_case("case %d", i);
-        op_conv_fold(&e->exec, tensor_3d(tail.data, DT_F32, SLOTS, 3, 1), in, &bad[i], seq, SEQS);
+        op_conv_fold(&e->exec, tensor_3d(tail.data, DT_F32, SLOTS, 3, 1), in, &bad[i], seq,
+                     i < 3 ? SEQS : 1);
         op_check_failed(e, LATHE_E_ARGUMENT, "conv_fold");
     }
     op_done();

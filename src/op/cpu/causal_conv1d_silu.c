@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "op/cpu/cpu.h"
+#include "op/host.h"
 
 enum { CHANNELS = 256 }; /* worked on at once: a thread's share is a multiple */
 
@@ -93,6 +94,7 @@ lathe_status cpu_causal_conv1d_silu(void *stream, const struct causal_conv1d_sil
 lathe_status cpu_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
+    host_keep_before(a->tail, &a->layers, a->seq);
     for (int32_t l = 0; l < a->layers.n; l++) {
         struct tensor tail = tensor_after(a->tail, (size_t)l * a->layers.state_step);
         struct tensor in = tensor_after(a->in, (size_t)l * a->layers.record_step);

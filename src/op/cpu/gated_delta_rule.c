@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "op/cpu/cpu.h"
+#include "op/host.h"
 
 enum { ROWS = 16 }; /* whose queries and keys are normalised at once: 16 KiB at dk 128 */
 
@@ -115,6 +116,7 @@ lathe_status cpu_gated_delta_fold(void *stream, const struct gated_delta_fold_ar
                                   lathe_error *err)
 {
     (void)err;
+    host_keep_before(a->S, &a->layers, a->seq);
     for (int32_t l = 0; l < a->layers.n; l++) {
         size_t record = (size_t)l * a->layers.record_step;
         struct job j = {.cpu = cpu_of(stream),

@@ -18,7 +18,8 @@ struct conv {
     int32_t taps, n_rows, n_seqs;
     const struct batch_seq *seq;
     const int32_t *seq_of;
-    bool store; /* the tail advances */
+    const int32_t *before; /* as in struct fold_layers */
+    bool store;            /* the tail advances */
 };
 
 /* N consecutive numbers; in one access if `wide`, which means they are aligned to it. */
@@ -108,6 +109,22 @@ __device__ __forceinline__ void walk(const struct conv &a, int32_t first, int32_
     }
 }
 
+/* The tail of a sequence, which `before` gets a copy of if it is a slot. */
+template <typename T, int N>
+__device__ __forceinline__ void keep_before(const struct conv &a, const struct batch_seq &s,
+                                            int32_t before, int64_t c, bool wide)
+{
+    if (before < 0 || s.n_rows == 0)
+        return;
+    for (int32_t j = 1 - a.taps; j < 0; j++) {
+        float x[N];
+        const T *from = input_at<T>(a, s, j, c);
+        load<T, N>(x, from, wide);
+        store<T, N>((T *)a.tail + (from - (const T *)a.tail) + (before - s.slot) * a.tail_stride, x,
+                    wide);
+    }
+}
+
 /* The tail of a sequence becomes the last taps - 1 of its old tail and its rows. */
 template <typename T, int N>
 __device__ __forceinline__ void advance(const struct conv &a, const struct batch_seq &s, int64_t c,
@@ -162,9 +179,12 @@ __global__ void __launch_bounds__(THREADS) conv_tail(struct conv a, bool wide)
     a.in = (const unsigned char *)a.in + blockIdx.z * a.in_step;
     a.tail = (unsigned char *)a.tail + blockIdx.z * a.tail_step;
     int64_t c = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    int32_t before = a.before ? *a.before : -1;
     if (c < a.channels)
-        for (int32_t i = blockIdx.y; i < a.n_seqs; i += gridDim.y)
+        for (int32_t i = blockIdx.y; i < a.n_seqs; i += gridDim.y) {
+            keep_before<T, N>(a, a.seq[i], before, c, wide);
             advance<T, N>(a, a.seq[i], c, wide);
+        }
 }
 
 /* Can N numbers at every multiple of N channels be taken in one access? */
@@ -287,6 +307,8 @@ extern "C" lathe_status cuda_conv_fold(void *stream, const struct conv_fold_args
     v.taps = (int32_t)a->tail.dim[1] + 1;
     v.n_seqs = a->n_seqs;
     v.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
+    if (a->layers.before)
+        v.before = (const int32_t *)cuda_upload(c, a->layers.before, sizeof *v.before);
     if (v.seq)
         WITH_ACT(a->in.dtype, T, launch_tail<T>(c, &v, a->layers.n));
     return cuda_launched(c, err);

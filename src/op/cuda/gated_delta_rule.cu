@@ -22,8 +22,9 @@ struct delta {
     size_t S_step, record_step; /* bytes from layer to layer; record: qkv, g and beta */
     int32_t n_k, n_v, dk, dv, slices;
     const struct batch_seq *seq;
-    bool store;  /* S is advanced */
-    bool wide_S; /* four columns of S in one access */
+    const int32_t *before; /* as in struct fold_layers */
+    bool store;            /* S is advanced */
+    bool wide_S;           /* four columns of S in one access */
 };
 
 /* `n` rows from row t of the batch, by the producers together. WIDE: four of q and k in one access. */
@@ -90,6 +91,9 @@ __global__ void __launch_bounds__((WARPS + PRODUCERS) * 32, BLOCKS) delta_rule(s
                                                     head, col);
     } else {
         load_S(x, S, a.dk, a.dv, a.dv - at, a.wide_S);
+        int32_t before = a.before ? *a.before : -1;
+        if (before >= 0)
+            store_S(x, S + (before - s.slot) * a.S_stride, a.dk, a.dv, a.dv - at, a.wide_S);
     }
     for (int32_t first = 0; first < s.n_rows; first += ROWS) {
         int now = first / ROWS % 2;
@@ -187,6 +191,8 @@ extern "C" lathe_status cuda_gated_delta_fold(void *stream, const struct gated_d
         return LATHE_OK;
     struct delta d = delta_of(&a->qkv, &a->g, &a->beta, &a->S, &a->heads);
     d.seq = (const struct batch_seq *)cuda_upload(c, a->seq, (size_t)a->n_seqs * sizeof *a->seq);
+    if (a->layers.before)
+        d.before = (const int32_t *)cuda_upload(c, a->layers.before, sizeof *d.before);
     d.store = true;
     d.S_step = a->layers.state_step;
     d.record_step = a->layers.record_step;

@@ -1,5 +1,6 @@
 /* The two operators with a state. State is F32 (or act) in memory after every row, so that a sequence
  * cut into batches anywhere gives the same bits. */
+#include "op/host.h"
 #include "op/ref/ref.h"
 
 lathe_status ref_causal_conv1d_silu(void *stream, const struct causal_conv1d_silu_args *a,
@@ -85,6 +86,7 @@ lathe_status ref_gated_delta_fold(void *stream, const struct gated_delta_fold_ar
                                   lathe_error *err)
 {
     (void)stream, (void)err;
+    host_keep_before(a->S, &a->layers, a->seq);
     for (int32_t l = 0; l < a->layers.n; l++) {
         size_t state = (size_t)l * a->layers.state_step, record = (size_t)l * a->layers.record_step;
         struct gated_delta_rule_args rule = {.qkv = tensor_after(a->qkv, record),
@@ -117,6 +119,7 @@ static void fold_tail(const struct tensor *tails, const struct tensor *in,
 lathe_status ref_conv_fold(void *stream, const struct conv_fold_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
+    host_keep_before(a->tail, &a->layers, a->seq);
     for (int32_t l = 0; l < a->layers.n; l++) {
         struct tensor tail = tensor_after(a->tail, (size_t)l * a->layers.state_step);
         struct tensor in = tensor_after(a->in, (size_t)l * a->layers.record_step);
