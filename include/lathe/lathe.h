@@ -242,7 +242,8 @@ typedef struct lathe_memory_plan { /* bytes */
     uint64_t kv;           /* all slots, full context */
     uint64_t recurrent;    /* GDN matrices and convolution tails, all slots */
     uint64_t drafter;      /* its weights and contexts, and the record of verify steps */
-    uint64_t workspace;    /* of one step, and what a GPU's stream has for itself */
+    /* Of one step, what a GPU's stream has for itself, and a recurrent state to go back to. */
+    uint64_t workspace;
     uint64_t driver;       /* on a GPU: an allowance for code of kernels, graphs, and libraries */
     uint64_t total;        /* of these but kv_per_token */
     uint64_t mapped;       /* of total: read from the files in place. Not refused for */
@@ -522,7 +523,8 @@ const int32_t *lathe_request_prompt(const lathe_request *request);
 /* Waits up to timeout_ms (-1: for ever, 0: not at all) for the next event. Strings in it are valid
  * until the next call on this request. After LATHE_EVENT_FINISH every call returns NONE. */
 void lathe_request_next(lathe_request *request, int32_t timeout_ms, lathe_event *out);
-/* Ends it within a step; the finish event still comes. */
+/* Ends it, on a GPU within a step, on the CPU also in the middle of one, which then counts as never begun for a
+ * prompt. The finish event still comes, and the slot keeps what it has for the next prompt. */
 void lathe_request_cancel(lathe_request *request);
 /* Cancels if it runs still, then frees it. */
 void lathe_request_close(lathe_request *request);

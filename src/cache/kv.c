@@ -96,11 +96,11 @@ lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lath
     return LATHE_OK;
 }
 
-void kv_cache_reset(struct kv_cache *kv, int32_t slot)
+void kv_cache_cut(struct kv_cache *kv, int32_t slot, int32_t n)
 {
     const int32_t *row = kv->page_table + (size_t)slot * (size_t)kv->pages_per_slot;
     size_t bytes = page_bytes(&kv->shape);
-    while (kv->n_used[slot] > 0) {
+    while (kv->n_used[slot] > pages_for(n)) {
         int32_t page = row[--kv->n_used[slot]];
         for (int32_t i = 0; i < kv->shape.n_layers; i++) {
             struct kv_pages p = kv_cache_layer(kv, i);

@@ -1,5 +1,5 @@
 /* Keys and values of the full-attention layers, in pages of KV_PAGE positions. Pages of a slot are
- * taken from one pool as it grows and go back when the slot is reset. */
+ * taken from one pool as it grows and go back when it is cut. */
 #ifndef LATHE_CACHE_KV_H
 #define LATHE_CACHE_KV_H
 
@@ -43,8 +43,9 @@ void kv_cache_close(struct kv_cache *kv); /* no-op on a zeroed struct */
 lathe_status kv_cache_reserve(struct kv_cache *kv, int32_t slot, int32_t n, lathe_error *err);
 /* Tells the backend of entries [first, first + n) of a slot's table that were changed. */
 void kv_cache_send(struct kv_cache *kv, int32_t slot, int32_t first, int32_t n);
-/* Gives the slot's pages back; what they held is zeroed, so that nothing of it can be read again. */
-void kv_cache_reset(struct kv_cache *kv, int32_t slot);
+/* Gives back the slot's pages beyond those of its first n positions; what they held is zeroed, so that nothing of it can be
+ * read again. */
+void kv_cache_cut(struct kv_cache *kv, int32_t slot, int32_t n);
 
 /* Layer i of the full-attention layers, for the operators. */
 struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i);

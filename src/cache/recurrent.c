@@ -69,3 +69,14 @@ void recurrent_reset(struct recurrent *r, int32_t slot)
         r->backend->zero(r->stream, tensor_at(&tail, slot), tail_bytes(&r->shape));
     }
 }
+
+void recurrent_copy(struct recurrent *r, int32_t to, int32_t from)
+{
+    for (int32_t i = 0; i < r->shape.n_layers; i++) {
+        struct tensor S = recurrent_S(r, i), tail = recurrent_tail(r, i);
+        r->backend->copy(r->stream, tensor_at(&S, to), tensor_at(&S, from),
+                         matrix_bytes(&r->shape));
+        r->backend->copy(r->stream, tensor_at(&tail, to), tensor_at(&tail, from),
+                         tail_bytes(&r->shape));
+    }
+}

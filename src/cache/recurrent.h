@@ -27,6 +27,9 @@ lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s
 /* Makes the slot that of an empty sequence. */
 void recurrent_reset(struct recurrent *r, int32_t slot);
 
+/* Makes the state of `to` that of `from`, bit by bit. */
+void recurrent_copy(struct recurrent *r, int32_t to, int32_t from);
+
 /* Layer i: S [n_slots, n_v_heads, dk, dv] F32 and tail [n_slots, taps - 1, conv_dim] act. */
 struct tensor recurrent_S(const struct recurrent *r, int32_t i);
 struct tensor recurrent_tail(const struct recurrent *r, int32_t i);

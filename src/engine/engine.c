@@ -284,7 +284,7 @@ void lathe_engine_close(lathe_engine *e)
         pthread_mutex_lock(&e->lock);
         e->stopping = true;
         pthread_mutex_unlock(&e->lock);
-        scheduler_kick(e);
+        scheduler_cancel(e);
         pthread_join(e->thread, NULL);
     }
     if (e->slots)

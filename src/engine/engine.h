@@ -92,9 +92,12 @@ struct lathe_engine {
     pthread_cond_t wake;
     lathe_request *queue_first, *queue_last;
     _Atomic(int32_t) n_queued; /* read without it */
-    uint64_t n_requests;       /* so far */
-    struct forget *forget;     /* that are waited for */
-    int32_t n_attached;        /* requests queued or running */
+    _Atomic(uint32_t)
+        n_cancels; /* that the scheduler was told of, the engine's end included; likewise */
+    uint32_t n_seen_cancels; /* the scheduler's: when it last looked */
+    uint64_t n_requests;     /* so far */
+    struct forget *forget;   /* that are waited for */
+    int32_t n_attached;      /* requests queued or running */
     bool stopping;
     int32_t n_holders; /* who opened it, open requests and scores: the last one frees the struct */
     lathe_error failure; /* of the device; status LATHE_OK: none. All requests end with it */
@@ -175,9 +178,15 @@ struct forget {
 
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);
+/* For backend.watch, while a pass runs: ends what was cancelled meanwhile, and says whether nobody wants the pass any more. A
+ * pass over a prompt is left if its request is cancelled, which then still has its slot, one that verifies drafts if all
+ * its requests were. One that decodes is never left, since its rows are right whoever wants them. */
+bool scheduler_leaves(void *engine);
 /* Tells a request that nothing more will come and lets its owner free it. */
 void scheduler_detach(struct lathe_engine *e, lathe_request *r);
 /* Wakes it: a request came, was cancelled, or its reader caught up. */
 void scheduler_kick(struct lathe_engine *e);
+/* The same for a cancel, of a request or of all, that was noted where it looks. */
+void scheduler_cancel(struct lathe_engine *e);
 
 #endif

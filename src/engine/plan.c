@@ -13,8 +13,9 @@ struct state_options plan_state_options(const struct lathe_engine *e)
         .kv = engine_dtype(o->kv),
         .n_slots = o->n_slots + STEP_SHADOW_SLOTS,
         .n_ctx = o->n_ctx,
-        .has_spare = e->spec.ops && e->spec.ops->ready && !e->spec.law, /* ahead.c */
         .n_verify = e->spec.ops ? o->n_slots * (1 + e->spec.draft_k) : 1,
+        /* For prompts that are left, and rounds of the device that say too much: ahead.c. */
+        .has_spare = e->backend->watch || (e->spec.ops && e->spec.ops->ready && !e->spec.law),
     };
 }
 
@@ -57,8 +58,12 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
         return st;
     uint64_t record = record_bytes(&e->state.recurrent.shape, so.n_verify);
     p->kv_per_token = kv_cache_bytes_per_token(&e->state.kv.shape);
-    p->recurrent = recurrent_bytes(&e->state.recurrent.shape);
-    p->kv = m->cache.used - p->recurrent - record;
+    struct recurrent_shape slots = e->state.recurrent.shape;
+    size_t with_spare = recurrent_bytes(&slots);
+    slots.n_slots = so.n_slots;
+    p->recurrent = recurrent_bytes(&slots);
+    size_t spare = with_spare - p->recurrent;
+    p->kv = m->cache.used - with_spare - record;
     if (!e->spec.ops)
         p->recurrent += record;
 
@@ -70,7 +75,7 @@ static lathe_status measure(struct lathe_engine *e, struct memory *m, lathe_erro
         st = region_take(&m->workspace, &none, workspace, err);
     if (st)
         return st;
-    p->workspace = m->workspace.used + e->backend->own_bytes;
+    p->workspace = m->workspace.used + e->backend->own_bytes + spare;
     p->driver = e->backend->driver_bytes;
 
     size_t before = taken(m);

@@ -345,7 +345,7 @@ void lathe_request_next(lathe_request *r, int32_t timeout_ms, lathe_event *out)
 void lathe_request_cancel(lathe_request *r)
 {
     atomic_store(&r->cancelled, true);
-    scheduler_kick(r->engine);
+    scheduler_cancel(r->engine);
 }
 
 void lathe_request_close(lathe_request *r)

@@ -52,7 +52,8 @@ void engine_fail(struct lathe_engine *e, const lathe_error *err)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* A failure inside a step or of its numbers: the slot's state may be torn, so it is wiped. */
+/* A failure inside a step or of its numbers: the slot's state may be torn, so it is wiped. Its request may have ended
+ * meanwhile. */
 void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err)
 {
     if (err->status == LATHE_E_DEVICE) {
@@ -61,7 +62,26 @@ void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err)
     } else {
         slot_wipe(e, s);
     }
-    slot_finish(e, s, LATHE_FINISH_ERROR, NULL, err);
+    if (s->request)
+        slot_finish(e, s, LATHE_FINISH_ERROR, NULL, err);
+}
+
+/* What a pass computes from here on, until `end_watch`, may be left. */
+static void begin_watch(struct lathe_engine *e)
+{
+    if (e->backend->watch)
+        e->backend->watch(e->stream, scheduler_leaves, e);
+}
+
+/* The pass so far: was it left? */
+static lathe_status end_watch(struct lathe_engine *e, lathe_status st, lathe_error *err)
+{
+    const struct backend *backend = e->backend;
+    if (!st && backend->is_left && backend->is_left(e->stream))
+        st = fail(err, LATHE_E_CANCELLED, "the pass was left");
+    if (backend->watch)
+        backend->watch(e->stream, NULL, NULL);
+    return st;
 }
 
 /* "logits at position 17 are not finite" gains the weight that caused it, if one did. */
@@ -296,11 +316,22 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     double began = clock_ms();
     step_begin(step, PHASE_PREFILL);
     step_add(step, slot, pos, r->prompt + pos, n);
+    if (pos > 0 && e->backend->watch)
+        state_copy(&e->state, state_spare(&e->state), slot);
+    begin_watch(e);
     lathe_status st = step_run(step, &err);
-    if (!st && !r->score)
-        st = spec_committed(e, slot, pos, 0, n, &err);
     if (!st && (r->score || r->n_prompt_logprobs >= 0))
         st = score_rows(e, r, pos, n, &err);
+    st = end_watch(e, st, &err);
+    if (st == LATHE_E_CANCELLED) {
+        if (pos > 0)
+            state_take_back(&e->state, slot, pos);
+        else
+            slot_wipe(e, s);
+        return;
+    }
+    if (!st && !r->score)
+        st = spec_committed(e, slot, pos, 0, n, &err);
     if (!st && !r->score && end_pos == r->n_prompt)
         st = project(e, &last, 1, n_best_of(e, r), &err);
     if (st) {
@@ -334,6 +365,9 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
                      int32_t first)
 {
     int32_t n_draft = d ? d->n : 0, kept = 0;
+    s->token[s->n_committed] = s->next;
+    if (!s->request) /* it was cancelled meanwhile; the anchor was published before */
+        return 1;
     bool is_own = closing_is_on(&s->request->closing); /* no drafter made them */
     round_begin(s);
     for (bool goes_on = true; goes_on && kept <= n_draft; kept++) {
@@ -342,7 +376,8 @@ static int32_t judge(struct lathe_engine *e, struct slot *s, const struct draft_
             .law = kept < n_draft && d->law ? &d->law[kept] : NULL,
         };
         int32_t id;
-        s->token[s->n_committed + kept] = kept ? d->draft[kept - 1] : s->next;
+        if (kept > 0)
+            s->token[s->n_committed + kept] = d->draft[kept - 1];
         goes_on = next_token(e, s, first + kept, &row, s->n_committed + kept + 1, &id);
         if (goes_on && id != row.draft) {
             s->next = id;
@@ -376,7 +411,8 @@ static int32_t n_best_of_batch(const struct lathe_engine *e)
 {
     int32_t most = 1;
     for (int32_t i = 0; i < e->step.batch.n_seqs; i++) {
-        int32_t n = n_best_of(e, e->slots[e->step.batch.seq[i].slot].request);
+        const lathe_request *r = e->slots[e->step.batch.seq[i].slot].request;
+        int32_t n = r ? n_best_of(e, r) : 1;
         if (n == 0)
             return 0;
         most = n > most ? n : most;
@@ -419,9 +455,13 @@ bool decode_round(struct lathe_engine *e)
     if (n_rows == 0)
         return false;
     double drafted = clock_ms();
+    begin_watch(e);
     lathe_status st = step_run(step, &err);
     if (!st)
         st = project(e, NULL, n_rows, n_best_of_batch(e), &err);
+    st = end_watch(e, st, &err);
+    if (st == LATHE_E_CANCELLED) /* drafts, of requests that have all ended: no state was changed */
+        return true;
     if (st) {
         fail_batch(e, &err);
         return true;
@@ -450,6 +490,8 @@ bool decode_round(struct lathe_engine *e)
     spec_note_costs(e, n_drafted, drafted - began, verified - drafted, committed - verified);
     for (int32_t i = 0; i < n_seqs; i++) {
         struct slot *s = &e->slots[step->kept[i].slot];
+        if (!s->request)
+            continue;
         lathe_spec_stats *stats = &s->request->usage.spec;
         stats->draft_ms += drafted - began;
         stats->verify_ms += verified - drafted;

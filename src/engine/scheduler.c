@@ -148,17 +148,47 @@ static void drop_queued(struct lathe_engine *e, bool all, const lathe_error *err
     }
 }
 
-static void cancel_slots(struct lathe_engine *e, bool all)
+/* Slots whose request is cancelled, or all; `but` aside, which may be NULL. */
+static void cancel_slots(struct lathe_engine *e, bool all, const struct slot *but)
 {
     for (int32_t i = 0; i < e->options.n_slots; i++) {
         struct slot *s = &e->slots[i];
-        if (s->request && (all || atomic_load(&s->request->cancelled))) {
-            if (s->request->score)
-                slot_finish(e, s, LATHE_FINISH_CANCELLED, NULL, NULL);
-            else
-                slot_conclude(e, s, LATHE_FINISH_CANCELLED);
+        if (!s->request || s == but || !(all || atomic_load(&s->request->cancelled)))
+            continue;
+        if (s->request->score) {
+            slot_wipe(e, s); /* the drafter has not seen it */
+            slot_finish(e, s, LATHE_FINISH_CANCELLED, NULL, NULL);
+        } else {
+            slot_conclude(e, s, LATHE_FINISH_CANCELLED);
         }
     }
+}
+
+static bool is_stopping(struct lathe_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool stopping = e->stopping;
+    pthread_mutex_unlock(&e->lock);
+    return stopping;
+}
+
+bool scheduler_leaves(void *engine)
+{
+    struct lathe_engine *e = engine;
+    const struct batch *b = &e->step.batch;
+    uint32_t n = atomic_load(&e->n_cancels);
+    if (n == e->n_seen_cancels)
+        return false;
+    e->n_seen_cancels = n;
+    bool stopping = is_stopping(e), wanted = false;
+    struct slot *prompt = b->phase == PHASE_PREFILL ? &e->slots[b->seq[0].slot] : NULL;
+    drop_queued(e, stopping, NULL);
+    cancel_slots(e, stopping, prompt);
+    if (prompt)
+        return stopping || atomic_load(&prompt->request->cancelled);
+    for (int32_t i = 0; i < b->n_seqs; i++)
+        wanted |= e->slots[b->seq[i].slot].request != NULL;
+    return b->phase == PHASE_VERIFY && !wanted;
 }
 
 /* After the device failed: what runs and what waits ends with that; nothing is admitted any more. */
@@ -230,6 +260,12 @@ void scheduler_kick(struct lathe_engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
+void scheduler_cancel(struct lathe_engine *e)
+{
+    atomic_fetch_add(&e->n_cancels, 1);
+    scheduler_kick(e);
+}
+
 void *scheduler_main(void *arg)
 {
     struct lathe_engine *e = arg;
@@ -246,7 +282,7 @@ void *scheduler_main(void *arg)
         pthread_mutex_unlock(&e->lock);
 
         drop_queued(e, stopping, NULL);
-        cancel_slots(e, stopping);
+        cancel_slots(e, stopping, NULL);
         forget_slots(e);
         if (stopping)
             return NULL;

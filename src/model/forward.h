@@ -46,6 +46,8 @@ void state_reset(struct state *s, int32_t slot);
 int32_t state_spare(const struct state *s);
 /* `to` gets a copy of the recurrent state of `from`. */
 void state_copy(struct state *s, int32_t to, int32_t from);
+/* Makes the slot again that of its first n tokens, where the spare state is its recurrent state of then. */
+void state_take_back(struct state *s, int32_t slot, int32_t n);
 /* For checks: `to` gets a copy of the recurrent state of `from` and sees its pages; no pages are its own. */
 void state_alias(struct state *s, int32_t to, int32_t from);
 /* Are the recurrent states of two slots the same bits? */

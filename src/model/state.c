@@ -79,7 +79,7 @@ void state_close(struct state *s)
 
 void state_reset(struct state *s, int32_t slot)
 {
-    kv_cache_reset(&s->kv, slot);
+    kv_cache_cut(&s->kv, slot, 0);
     recurrent_reset(&s->recurrent, slot);
 }
 
@@ -91,14 +91,13 @@ int32_t state_spare(const struct state *s)
 
 void state_copy(struct state *s, int32_t to, int32_t from)
 {
-    const struct kv_cache *kv = &s->kv;
-    for (int32_t i = 0; i < s->recurrent.shape.n_layers; i++) {
-        struct tensor S = recurrent_S(&s->recurrent, i), tail = recurrent_tail(&s->recurrent, i);
-        kv->backend->copy(kv->stream, tensor_at(&S, to), tensor_at(&S, from),
-                          (size_t)tensor_row(&S) * dtype_size(S.dtype));
-        kv->backend->copy(kv->stream, tensor_at(&tail, to), tensor_at(&tail, from),
-                          (size_t)tensor_row(&tail) * dtype_size(tail.dtype));
-    }
+    recurrent_copy(&s->recurrent, to, from);
+}
+
+void state_take_back(struct state *s, int32_t slot, int32_t n)
+{
+    kv_cache_cut(&s->kv, slot, n);
+    state_copy(s, slot, state_spare(s));
 }
 
 void state_alias(struct state *s, int32_t to, int32_t from)

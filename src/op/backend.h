@@ -238,6 +238,12 @@ struct backend {
     lathe_status (*copy_out)(void *stream, void *dst, const void *src, size_t bytes,
                              lathe_error *err);
     lathe_status (*wait)(void *stream, lathe_error *err);
+    /* Work may be left half done: from here on `leave` is asked now and then, on the thread that calls operators, between
+     * them and inside those that take long, whether nobody wants the rest. Once it has said so it is not asked again, is_left
+     * is true, and what operators wrote since is undefined. leave NULL: no more, and is_left is false. NULL, both: what
+     * was begun is done. */
+    void (*watch)(void *stream, bool (*leave)(void *ctx), void *ctx);
+    bool (*is_left)(void *stream);
     /* A schedule that is run again and again: between capture and captured its operators are noted, not run; replay runs
      * them in one go. Where they are given an array of the host that lies in one of n homes, n <= MAX_HOMES, a batch of
      * one sequence or a small table, it is the device's that counts when they run. *graph, NULL after a

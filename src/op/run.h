@@ -5,10 +5,18 @@
 #include "op/backend.h"
 #include "op/exec.h"
 
-/* Returns from the operator if an earlier one failed. */
+/* Has an earlier operator failed, or does nobody want the rest? */
+static inline bool op_is_over(struct exec *x)
+{
+    if (!x->status && !x->planning && x->backend->is_left && x->backend->is_left(x->stream))
+        exec_fail(x, LATHE_E_CANCELLED, "the pass was left");
+    return x->status != LATHE_OK;
+}
+
+/* Returns from the operator if there is nothing to do any more. */
 #define OP_BEGIN(x)                                                                                \
     do {                                                                                           \
-        if ((x)->status)                                                                           \
+        if (op_is_over(x))                                                                         \
             return;                                                                                \
     } while (0)
 

@@ -523,7 +523,7 @@ static void mtp_rewind(struct drafter *d, int32_t slot, int32_t n)
     struct context *c = &d->slot[slot];
     settle(d);
     if (n == 0) {
-        kv_cache_reset(&d->kv, slot);
+        kv_cache_cut(&d->kv, slot, 0);
         *c = (struct context){0};
     } else if (n < c->n) {
         c->n = n;

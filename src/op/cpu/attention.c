@@ -278,6 +278,8 @@ static void whole_blocks(void *ctx, int32_t thread, int32_t n_threads)
             return;
         struct block b = block_at(j, j->n_blocks - 1 - i);
         for (int64_t split = 0; split < splits_of(&b, b.n_rows - 1); split++) {
+            if (cpu_is_left(j->cpu, thread))
+                return;
             split_sums(j, &b, split, p, &sums);
             for (int64_t n = 0; n < b.n_rows * j->group; n++)
                 if (split < splits_of(&b, n / j->group))

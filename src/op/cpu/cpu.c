@@ -121,9 +121,14 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
     lathe_status st = choose_isa(&chosen, isa, err);
     if (st)
         return st;
-    struct cpu *c = calloc(1, sizeof *c);
-    if (!c)
-        return fail_memory(err, sizeof *c);
+    struct {
+        struct cpu cpu;
+        struct cpu_watch watch;
+    } *both = calloc(1, sizeof *both);
+    if (!both)
+        return fail_memory(err, sizeof *both);
+    struct cpu *c = &both->cpu;
+    c->watch = &both->watch;
     c->pool = pool;
     c->isa = chosen;
     cpu_kernels_select(&c->kernels, chosen);
@@ -143,11 +148,26 @@ static const char *isa_of(const void *stream)
     return isa_name[c->isa];
 }
 
+static void watch(void *stream, bool (*leave)(void *ctx), void *ctx)
+{
+    struct cpu_watch *w = cpu_of(stream)->watch;
+    w->leave = leave;
+    w->ctx = ctx;
+    atomic_store(&w->left, false);
+}
+
+static bool is_left(void *stream)
+{
+    return cpu_is_left(cpu_of(stream), 0);
+}
+
 const struct backend backend_cpu = {.name = "cpu",
                                     .open = open_stream,
                                     .close = close_stream,
                                     .isa = isa_of,
                                     HOST_MEMORY,
+                                    .watch = watch,
+                                    .is_left = is_left,
                                     .prompt_rows = 512,
                                     .has_linear = cpu_has_linear,
                                     .linear_scratch = cpu_linear_scratch,

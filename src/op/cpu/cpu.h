@@ -2,14 +2,24 @@
 #ifndef LATHE_OP_CPU_CPU_H
 #define LATHE_OP_CPU_CPU_H
 
+#include <stdatomic.h>
+
 #include "base/thread.h"
 #include "op/backend.h"
 #include "op/cpu/isa.h"
 #include "op/cpu/kernels.h"
 #include "op/cpu/linear.h"
 
+/* backend.watch */
+struct cpu_watch {
+    bool (*leave)(void *ctx); /* NULL: nobody asks */
+    void *ctx;
+    _Atomic(bool) left;
+};
+
 struct cpu {
     struct pool *pool; /* borrowed */
+    struct cpu_watch *watch;
     enum cpu_isa isa;
     struct cpu_kernels kernels;
     struct linear_kernels linear;
@@ -33,6 +43,18 @@ static inline void cpu_run(const struct cpu *c, int64_t n_values,
         fn(ctx, 0, 1);
     else
         pool_run(c->pool, fn, ctx);
+}
+
+/* Asked by all threads of an operator that takes long, every few milliseconds: true: it may return at once. */
+static inline bool cpu_is_left(const struct cpu *c, int32_t thread)
+{
+    struct cpu_watch *w = c->watch;
+    bool left = atomic_load_explicit(&w->left, memory_order_relaxed);
+    if (!left && thread == 0 && w->leave && w->leave(w->ctx)) {
+        atomic_store_explicit(&w->left, true, memory_order_relaxed);
+        left = true;
+    }
+    return left;
 }
 
 /* One function per operator, the entries of backend_cpu. */

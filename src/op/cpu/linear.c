@@ -30,6 +30,7 @@ struct sums {
 
 /* One product as the threads see it. */
 struct product {
+    const struct cpu *cpu;
     const struct linear_kernel *kernel;
     const struct weight *w;
     struct tensor in;
@@ -95,7 +96,7 @@ static size_t plan(struct product *p, const struct cpu *cpu, const struct weight
 {
     const struct linear_kernel *k = kernel_for(cpu, w->format, in.dtype);
     int64_t T = in.dim[0];
-    *p = (struct product){.kernel = k, .w = w, .in = in};
+    *p = (struct product){.cpu = cpu, .kernel = k, .w = w, .in = in};
     size_t fewer = T > k->max_x ? lay_out(p, cpu, k->max_x) : 0, bytes = lay_out(p, cpu, T);
     return bytes > fewer ? bytes : fewer;
 }
@@ -219,7 +220,7 @@ static void panels(const struct share *s)
 {
     int64_t T = s->p->in.dim[0], step = T == 1 ? ALONE_ROWS : LINEAR_MAX_ROWS, row, end;
     pool_share(s->p->w->rows, GRAIN, s->thread, s->n_threads, &row, &end);
-    for (; row < end; row += step) {
+    for (; row < end && !cpu_is_left(s->p->cpu, s->thread); row += step) {
         int32_t n_rows = (int32_t)min64(step, end - row);
         int64_t next = row + step < end ? row + step : 0;
         for (int64_t t = 0; t < T; t += BATCH_ROWS)
