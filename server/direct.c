@@ -34,9 +34,16 @@ bool direct_flush(struct direct *d, int fd)
 
 bool direct_write(struct direct *d, int fd, const char *bytes, size_t n)
 {
+    static const char digit[] = "0123456789abcdef";
+    char size[2 * sizeof n + 2] = {0};
+    size_t at = sizeof size;
+    size[--at] = '\n';
+    size[--at] = '\r';
+    for (size_t left = n; left; left >>= 4)
+        size[--at] = digit[left & 15];
     buf_clear(&d->frame);
     d->n_sent = 0;
-    buf_printf(&d->frame, "%zx\r\n", n);
+    buf_append(&d->frame, size + at, sizeof size - at);
     buf_append(&d->frame, bytes, n);
     buf_puts(&d->frame, "\r\n");
     if (!d->frame.no_memory)

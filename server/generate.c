@@ -1,6 +1,10 @@
+/* sem_clockwait is an extension of the C library. */
+#define _GNU_SOURCE
 #include "generate.h"
 
-#include <pthread.h>
+#include <errno.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,11 +29,11 @@ enum {
     KEEPALIVE_MS = 10000, /* of silence on a stream */
 };
 
-/* Rung by the engine when a request has an event. */
+/* Rung by the engine when a request has an event. A semaphore: one system call to wait and one to wake, where a condition
+ * variable needs a third. */
 struct bell {
-    pthread_mutex_t lock;
-    pthread_cond_t rung;
-    bool is_rung;
+    sem_t stroke;
+    _Atomic(bool) is_rung; /* since the events were last looked at */
 };
 
 /* Tokens whose piece is not known yet. */
@@ -51,16 +55,17 @@ struct run {
     int32_t n_choices, n_begun, n_over;
     struct trace_run *trace; /* NULL: none */
     struct work *work;       /* [n_choices] */
-    double began, moved;     /* seconds: of the run, and of the last step with a piece; 0: none */
     bool has_moved;          /* a piece came */
     struct bell bell;
     struct buf out;    /* of a stream, until it is written */
-    lathe_event piece; /* type and index of what `text` holds; NONE: nothing */
+    lathe_event piece; /* type and index of what `text` holds; NONE: nothing. The rest is zero */
     struct buf text;
     struct held held;
-    int64_t started_ms, moved_ms, looked_ms; /* looked: at the client */
-    bool is_accepted;                        /* by a slot */
-    lathe_usage known;                       /* of the prompt */
+    /* Milliseconds. now: when what has come was looked for; step: the last one with a piece, 0: none; wrote: to the client;
+     * looked: at the client. */
+    double now_ms, started_ms, step_ms, wrote_ms, looked_ms;
+    bool is_accepted;   /* by a slot */
+    lathe_usage known;  /* of the prompt */
     lathe_event last;   /* the finish of the choice that ended last; its usage is that of all */
     bool is_probed;     /* something was written to a half-closed connection */
     bool is_gone;       /* the client */
@@ -71,45 +76,32 @@ struct run {
 
 static void bell_open(struct bell *b)
 {
-    pthread_condattr_t attr;
-    (void)pthread_mutex_init(&b->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&b->rung, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)sem_init(&b->stroke, 0, 0);
+    atomic_init(&b->is_rung, false);
 }
 
 static void bell_close(struct bell *b)
 {
-    (void)pthread_cond_destroy(&b->rung);
-    (void)pthread_mutex_destroy(&b->lock);
+    (void)sem_destroy(&b->stroke);
 }
 
+/* The bell outlives this: requests are closed before it. */
 static void ring(void *ctx)
 {
     struct bell *b = ctx;
-    /* The bell outlives this: requests are closed before it. Who wakes finds the lock free. */
-    pthread_mutex_lock(&b->lock);
-    b->is_rung = true;
-    pthread_mutex_unlock(&b->lock);
-    pthread_cond_signal(&b->rung);
+    if (!atomic_exchange(&b->is_rung, true))
+        (void)sem_post(&b->stroke);
 }
 
-/* Until it was rung since the last time, or for WAIT_MS. */
-static void bell_wait(struct bell *b)
+/* Until it was rung since the last time, or until then, in milliseconds of the monotonic clock. */
+static void bell_wait(struct bell *b, double until_ms)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WAIT_MS * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
-    pthread_mutex_lock(&b->lock);
-    while (!b->is_rung && pthread_cond_timedwait(&b->rung, &b->lock, &until) == 0)
+    struct timespec until = {.tv_sec = (time_t)(until_ms / 1e3)};
+    until.tv_nsec = (long)((until_ms - (double)until.tv_sec * 1e3) * 1e6);
+    while (sem_clockwait(&b->stroke, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR)
         continue;
-    b->is_rung = false;
-    pthread_mutex_unlock(&b->lock);
+    /* Before the events are looked at: one that comes later rings again. */
+    atomic_store(&b->is_rung, false);
 }
 
 /* ---- Output --------------------------------------------------------------------------------- */
@@ -147,7 +139,7 @@ static void write_out(struct run *r)
     if (!r->g.stream || r->out.len == 0 || r->is_gone)
         return;
     begin(r);
-    r->moved_ms = clock_whole_ms();
+    r->wrote_ms = r->now_ms;
     if (!stream_write(r->x, &r->out))
         give_up(r);
 }
@@ -160,7 +152,7 @@ static void keep_alive(struct run *r)
         r->d->keepalive(&r->out, r->state);
     else
         buf_putc(&r->out, '\n');
-    r->moved_ms = clock_whole_ms();
+    r->wrote_ms = r->now_ms;
     if (!stream_write(r->x, &r->out))
         give_up(r);
 }
@@ -176,13 +168,12 @@ static void show(struct run *r, const lathe_event *ev)
 
 static void flush_piece(struct run *r)
 {
-    lathe_event ev = r->piece;
-    if (ev.type == LATHE_EVENT_NONE)
+    if (r->piece.type == LATHE_EVENT_NONE)
         return;
-    ev.text = buf_str(&r->text);
-    ev.n_text = r->text.len;
+    r->piece.text = buf_str(&r->text);
+    r->piece.n_text = r->text.len;
+    show(r, &r->piece);
     r->piece.type = LATHE_EVENT_NONE;
-    show(r, &ev);
     buf_clear(&r->text);
 }
 
@@ -221,7 +212,8 @@ static void take_piece(struct run *r, const lathe_event *ev)
     if (r->piece.type != ev->type || r->piece.index != ev->index)
         flush_piece(r);
     release_tokens(r);
-    r->piece = (lathe_event){.type = ev->type, .index = ev->index};
+    r->piece.type = ev->type;
+    r->piece.index = ev->index;
     buf_append(&r->text, ev->text, ev->n_text);
 }
 
@@ -262,7 +254,7 @@ static void take_event(struct run *r, const lathe_event *ev)
         timed.text = buf_str(&r->recording[r->choice].reasoning);
         timed.n_text = r->recording[r->choice].reasoning.len;
     }
-    timed.usage.prefill_ms = (double)(clock_whole_ms() - r->started_ms);
+    timed.usage.prefill_ms = r->now_ms - r->started_ms;
     show(r, &timed);
 }
 
@@ -374,7 +366,7 @@ static void finish(struct run *r)
     r->x->record.finish = r->last.finish;
     r->x->record.usage = r->last.usage;
     r->x->record.is_gone = r->is_gone;
-    r->x->record.phase = !r->is_accepted ? RUN_QUEUED : r->moved == 0 ? RUN_PREFILL : RUN_DECODE;
+    r->x->record.phase = !r->is_accepted ? RUN_QUEUED : r->step_ms == 0 ? RUN_PREFILL : RUN_DECODE;
     if (r->is_gone) {
         stream_break(r->x);
         return;
@@ -411,10 +403,9 @@ static void finish(struct run *r)
 /* Not at every token: that would be a system call each. */
 static void watch_peer(struct run *r)
 {
-    int64_t now = clock_whole_ms();
-    if (now - r->looked_ms < WAIT_MS)
+    if (r->now_ms - r->looked_ms < WAIT_MS)
         return;
-    r->looked_ms = now;
+    r->looked_ms = r->now_ms;
     enum peer peer = stream_peer(r->x);
     if (peer == PEER_GONE) {
         give_up(r);
@@ -433,20 +424,20 @@ static void end_with(struct run *r, enum condition c, const char *what)
 static void watch_time(struct run *r)
 {
     const struct server_options *o = &r->x->server->options;
-    int64_t now = clock_whole_ms(), age = now - r->started_ms;
+    double age = r->now_ms - r->started_ms;
     if (r->why.condition != FINE)
         return;
     if (stream_must_end(r->x))
         end_with(r, DRAINING, "the server is shutting down");
-    else if (o->queue_timeout_s && !r->is_accepted && age > (int64_t)o->queue_timeout_s * 1000)
+    else if (o->queue_timeout_s && !r->is_accepted && age > o->queue_timeout_s * 1e3)
         end_with(r, QUEUE_TIMEOUT, "the request waited too long for a slot");
-    else if (o->request_timeout_s && age > (int64_t)o->request_timeout_s * 1000)
+    else if (o->request_timeout_s && age > o->request_timeout_s * 1e3)
         end_with(r, DEADLINE, "the request took too long");
     else if (r->g.stream && !stream_begun(r->x) && age > HEAD_MS)
         begin(r);
     else if (stream_begun(r->x)
-                 ? now - r->moved_ms > KEEPALIVE_MS
-                 : !r->g.stream && o->json_keepalive_s && age > (int64_t)o->json_keepalive_s * 1000)
+                 ? r->now_ms - r->wrote_ms > KEEPALIVE_MS
+                 : !r->g.stream && o->json_keepalive_s && age > o->json_keepalive_s * 1e3)
         keep_alive(r);
 }
 
@@ -544,14 +535,13 @@ static void drain(struct run *r, int32_t choice)
 static void note_step(struct run *r)
 {
     struct metrics *m = r->x->server->metrics;
-    double now = clock_ms() * 1e-3;
     if (!r->has_moved)
         return;
-    if (r->moved == 0)
-        metrics_first(m, now - r->began);
+    if (r->step_ms == 0)
+        metrics_first(m, (r->now_ms - r->started_ms) * 1e-3);
     else
-        metrics_next(m, now - r->moved);
-    r->moved = now;
+        metrics_next(m, (r->now_ms - r->step_ms) * 1e-3);
+    r->step_ms = r->now_ms;
     r->has_moved = false;
 }
 
@@ -570,6 +560,7 @@ static void follow(struct run *r)
     }
     r->x->record.dialect = r->d->name;
     for (;;) {
+        r->now_ms = clock_ms();
         for (int32_t i = 0; i < r->n_begun; i++)
             if (!r->is_over[i])
                 drain(r, i);
@@ -583,7 +574,7 @@ static void follow(struct run *r)
             write_out(r);
         }
         begin_choices(r);
-        bell_wait(&r->bell);
+        bell_wait(&r->bell, r->now_ms + WAIT_MS);
     }
     finish(r);
 }
@@ -684,8 +675,7 @@ void generate(struct exchange *x, const struct dialect *d)
     }
     r->x = x;
     r->d = d;
-    r->started_ms = r->moved_ms = clock_whole_ms();
-    r->began = clock_ms() * 1e-3;
+    r->started_ms = r->wrote_ms = clock_ms();
     bell_open(&r->bell);
     arena_init(&r->g.arena, ARENA_LIMIT);
     buf_init(&r->out, PIECE_LIMIT);

@@ -356,12 +356,18 @@ static bool is_pending(const struct call *k)
     return k->n_sent < k->out.len || direct_is_torn(&k->direct);
 }
 
+/* May bytes go past the library? With k->lock held. */
+static bool may_send_directly(const struct call *k)
+{
+    return k->is_plain && k->is_open && k->is_suspended && !k->is_gone;
+}
+
 /* Sends what can be sent past the library, of the chunk that is on its way and of what waits behind it. */
 static bool send_directly(struct call *k)
 {
     size_t before = k->direct.n_sent;
-    bool may = k->is_plain && k->is_open && k->is_suspended && !k->is_gone, ok = true;
-    if (!may)
+    bool ok = true;
+    if (!may_send_directly(k))
         return true;
     if (direct_is_torn(&k->direct)) {
         ok = direct_flush(&k->direct, k->c->fd);
@@ -420,15 +426,9 @@ bool stream_begun(const struct exchange *x)
     return call_of(x)->is_streaming; /* set by the caller's own thread */
 }
 
-bool stream_write(struct exchange *x, struct buf *bytes)
+/* What the library gets, or waits behind what is on its way. With k->lock held. */
+static bool add_to_stream(struct call *k, const struct buf *bytes)
 {
-    struct call *k = call_of(x);
-    pthread_mutex_lock(&k->lock);
-    if (k->n_sent == k->out.len) {
-        buf_clear(&k->out);
-        k->n_sent = 0;
-        k->taken_ms = clock_whole_ms();
-    }
     size_t left = k->out.len - k->n_sent + k->direct.frame.len - k->direct.n_sent;
     if (k->n_sent > STREAM_LIMIT) {
         k->out.len -= k->n_sent;
@@ -437,8 +437,24 @@ bool stream_write(struct exchange *x, struct buf *bytes)
     }
     if (left <= STREAM_LIMIT)
         buf_append(&k->out, buf_str(bytes), bytes->len);
-    bool ok = !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory &&
-              !bytes->over && !bytes->no_memory && send_directly(k);
+    return !k->is_gone && left <= STREAM_LIMIT && !k->out.over && !k->out.no_memory &&
+           send_directly(k);
+}
+
+bool stream_write(struct exchange *x, struct buf *bytes)
+{
+    struct call *k = call_of(x);
+    bool ok = !bytes->over && !bytes->no_memory;
+    pthread_mutex_lock(&k->lock);
+    if (k->n_sent == k->out.len) {
+        buf_clear(&k->out);
+        k->n_sent = 0;
+        k->taken_ms = clock_whole_ms();
+    }
+    if (ok && bytes->len && !is_pending(k) && may_send_directly(k))
+        ok = direct_write(&k->direct, k->c->fd, bytes->data, bytes->len);
+    else if (ok)
+        ok = add_to_stream(k, bytes);
     k->is_broken |= !ok;
     if (!ok || !k->is_plain || !k->is_open)
         wake(k);

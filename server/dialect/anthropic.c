@@ -210,7 +210,12 @@ static void sign(struct messages_state *s, const lathe_event *ev)
 
 static void begin_event(struct buf *out, const struct messages_state *s, const char *type)
 {
-    buf_printf(out, "event: %s\ndata: {\"type\":\"%s\",\"index\":%d", type, type, (int)s->index);
+    buf_puts(out, "event: ");
+    buf_puts(out, type);
+    buf_puts(out, "\ndata: {\"type\":\"");
+    buf_puts(out, type);
+    buf_puts(out, "\",\"index\":");
+    buf_put_int(out, s->index);
 }
 
 static void close_block(struct buf *out, struct messages_state *s)
@@ -285,7 +290,11 @@ static void put_piece(struct buf *out, struct messages_state *s, const char *typ
         return;
     }
     begin_event(out, s, "content_block_delta");
-    buf_printf(out, ",\"delta\":{\"type\":\"%s\",\"%s\":", type, name);
+    buf_puts(out, ",\"delta\":{\"type\":\"");
+    buf_puts(out, type);
+    buf_puts(out, "\",\"");
+    buf_puts(out, name);
+    buf_puts(out, "\":");
     json_print_string(out, ev->text, ev->n_text);
     buf_puts(out, "}}\n\n");
 }

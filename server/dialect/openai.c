@@ -157,6 +157,16 @@ void openai_string(struct buf *out, const char *s)
     json_print_string(out, s, strlen(s));
 }
 
+void openai_head(struct buf *out, const struct server *s, const char *id, const char *object,
+                 const char *model, size_t n_model)
+{
+    buf_init(out, SIZE_MAX / 2);
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id, object,
+               (long long)server_now(s));
+    json_print_string(out, model, n_model);
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", s->fingerprint);
+}
+
 void openai_usage(struct buf *out, const lathe_usage *u)
 {
     buf_printf(out,

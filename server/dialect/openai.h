@@ -35,6 +35,10 @@ void openai_put_token(struct buf *out, const lathe_text *text, const lathe_token
                       int32_t n_top);
 
 void openai_string(struct buf *out, const char *s);
+/* What every object of a reply begins with, up to the fingerprint; made once, and released by the caller. model: [n_model], as
+ * the client named it. */
+void openai_head(struct buf *out, const struct server *s, const char *id, const char *object,
+                 const char *model, size_t n_model);
 void openai_usage(struct buf *out, const lathe_usage *u);
 /* What stands behind the choices of a chunk, to its end. so_far: where each chunk has the usage, else NULL. */
 void openai_end_chunk(struct buf *out, const struct openai_wish *w, const lathe_usage *so_far);

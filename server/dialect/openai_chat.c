@@ -24,8 +24,7 @@ struct chat_choice {
 struct chat_state {
     const struct server *server;
     char id[40];
-    int64_t created;
-    const char *model; /* as the client named it */
+    struct buf head; /* what every object begins with */
     bool stream, hide_reasoning;
     bool tag_reasoning; /* it is text, between tags */
     struct openai_wish wish;
@@ -238,16 +237,15 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
     if (!chat_read(f, &g->chat) || !check_fields(x, f) || !field_text(f, "model", &model, &n))
         return false;
     generation_defaults(x, g);
-    s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
                    model);
-    if (!s->model)
-        return refuse(&x->failure, INTERNAL, "out of memory");
     if (!read_prefill(x, f, &g->chat) || !openai_wishes(x, f, g, &s->wish) ||
         !read_logprobs(f, &s->wish) || !sampling_read(f, g) || !read_tool_choice(f, g) ||
         !read_formats(f, s) || !read_echo(f, &g->chat, s) || !make_choices(x, g, s))
         return false;
     openai_ask_tokens(&s->wish, g);
+    openai_head(&s->head, x->server, s->id, g->stream ? "chat.completion.chunk" : "chat.completion",
+                model, n);
     g->hides_reasoning = s->hide_reasoning;
     return warn_of_tools(x, f);
 }
@@ -261,7 +259,6 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     buf_init(&s->prompt_ids, MESSAGE_LIMIT);
     buf_init(&s->echo, MESSAGE_LIMIT);
     s->server = x->server;
-    s->created = server_now(x->server);
     memcpy(s->id, "chatcmpl-", 9);
     server_id(x->server, s->id + 9);
     if (!read_request(x, f, g, s))
@@ -279,14 +276,6 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
 }
 
 /* ---- Pieces of JSON ------------------------------------------------------------------------- */
-
-static void put_head(struct buf *out, const struct chat_state *s, const char *object)
-{
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", s->id, object,
-               (long long)s->created);
-    openai_string(out, s->model);
-    buf_printf(out, ",\"system_fingerprint\":\"%s\"", s->server->fingerprint);
-}
 
 /* The members of a choice that are of its tokens. */
 static void put_tokens(struct buf *out, const struct chat_state *s, const struct chat_choice *c)
@@ -347,7 +336,7 @@ static void note_token(struct chat_state *s, const lathe_event *ev)
 static void begin_chunk(struct buf *out, const struct chat_state *s)
 {
     buf_puts(out, "data: ");
-    put_head(out, s, "chat.completion.chunk");
+    buf_append_all(out, &s->head);
     buf_puts(out, ",\"choices\":[");
 }
 
@@ -363,7 +352,9 @@ static void end_members(struct buf *out, const struct chat_state *s)
 static void begin_delta(struct buf *out, const struct chat_state *s)
 {
     begin_chunk(out, s);
-    buf_printf(out, "{\"index\":%d,\"delta\":{", (int)s->at);
+    buf_puts(out, "{\"index\":");
+    buf_put_int(out, s->at);
+    buf_puts(out, ",\"delta\":{");
 }
 
 /* Of one choice, of which nothing more follows in this chunk. */
@@ -457,7 +448,9 @@ static void stream_event(struct buf *out, struct chat_state *s, const lathe_even
         put_content_delta(out, s, ev->text, ev->n_text);
     if (ev->type == LATHE_EVENT_CALL_BEGIN || ev->type == LATHE_EVENT_CALL_ARGS) {
         begin_delta(out, s);
-        buf_printf(out, "\"tool_calls\":[{\"index\":%d,", (int)ev->index);
+        buf_puts(out, "\"tool_calls\":[{\"index\":");
+        buf_put_int(out, ev->index);
+        buf_putc(out, ',');
         if (ev->type == LATHE_EVENT_CALL_BEGIN)
             put_call_head(out, ev);
         else
@@ -539,7 +532,7 @@ static void put_message(struct buf *out, const struct chat_state *s, const struc
 
 static void put_reply(struct buf *out, const struct chat_state *s, const lathe_event *last)
 {
-    put_head(out, s, "chat.completion");
+    buf_append_all(out, &s->head);
     buf_puts(out, ",\"service_tier\":\"default\"");
     put_prompt_ids(out, s);
     buf_puts(out, ",\"choices\":[");
@@ -648,6 +641,7 @@ static void release(void *state)
     }
     buf_release(&s->prompt_ids);
     buf_release(&s->echo);
+    buf_release(&s->head);
 }
 
 const struct dialect chat_dialect = {"chat",       parse,  head,    event, openai_keepalive,

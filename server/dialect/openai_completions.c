@@ -32,8 +32,7 @@ struct completion_choice {
 struct completion_state {
     const struct server *server;
     char id[40];
-    int64_t created;
-    const char *model; /* as the client named it */
+    struct buf head; /* what every object begins with */
     bool stream, echo;
     struct openai_wish wish;
     int32_t n_prompt_top;             /* alternatives beside the prompt's tokens; -1: not shown */
@@ -258,10 +257,11 @@ static bool read_request(struct exchange *x, const struct fields *f, struct gene
     g->options.n_prompt_logprobs = s->n_prompt_top;
     if (s->echo && s->wish.n_top > s->n_prompt_top)
         g->options.n_prompt_logprobs = s->wish.n_top;
-    s->model = arena_strndup(&g->arena, model, n);
     (void)snprintf(x->record.model, sizeof x->record.model, "%.*s", (int)(n < 120 ? n : 120),
                    model);
-    return s->model ? make_choices(&p) : no_memory(x);
+    openai_head(&s->head, x->server, s->id, "text_completion", model, n);
+    buf_puts(&s->head, ",\"choices\":[");
+    return make_choices(&p);
 }
 
 static bool parse(struct exchange *x, const struct fields *f, struct generation *g, void **state)
@@ -271,7 +271,6 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
         return no_memory(x);
     *state = s;
     s->server = x->server;
-    s->created = server_now(x->server);
     memcpy(s->id, "cmpl-", 5);
     server_id(x->server, s->id + 5);
     if (!read_request(x, f, g, s))
@@ -422,18 +421,10 @@ static void choose(void *state, int32_t choice, const lathe_request *request)
 
 /* ---- The reply ------------------------------------------------------------------------------ */
 
-static void put_head(struct buf *out, const struct completion_state *s)
-{
-    buf_printf(out,
-               "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", s->id,
-               (long long)s->created);
-    openai_string(out, s->model);
-    buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", s->server->fingerprint);
-}
-
 static void put_list(struct buf *out, const char *name, const struct buf *list)
 {
-    buf_printf(out, "%s\":[", name);
+    buf_puts(out, name);
+    buf_puts(out, "\":[");
     buf_append(out, buf_str(list), list->len);
     buf_putc(out, ']');
     out->over |= list->over;
@@ -445,7 +436,9 @@ static void put_choice(struct buf *out, const struct completion_state *s, int32_
 {
     struct completion_choice *c = &s->choice[i];
     struct token_lists *l = &c->lists;
-    buf_printf(out, "{\"index\":%d,\"text\":", (int)i);
+    buf_puts(out, "{\"index\":");
+    buf_put_int(out, i);
+    buf_puts(out, ",\"text\":");
     json_print_string(out, buf_str(&c->text), c->text.len);
     if (l->tokens.len || (s->wish.n_top >= 0 && !s->stream)) {
         put_list(out, ",\"logprobs\":{\"tokens", &l->tokens);
@@ -501,7 +494,7 @@ static void end_chunk(struct buf *out, const struct completion_state *s)
 static void put_chunk(struct buf *out, const struct completion_state *s, bool with_timings)
 {
     buf_puts(out, "data: ");
-    put_head(out, s);
+    buf_append_all(out, &s->head);
     put_choice(out, s, s->at);
     buf_putc(out, ']');
     if (with_timings)
@@ -537,7 +530,7 @@ static void event(struct buf *out, void *state, const lathe_event *ev)
     }
     if (ev->type == LATHE_EVENT_PROGRESS && s->stream) {
         buf_puts(out, "data: ");
-        put_head(out, s);
+        buf_append_all(out, &s->head);
         buf_printf(out,
                    "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,"
                    "\"time_ms\":%.0f}",
@@ -552,7 +545,7 @@ static void finish(struct buf *out, void *state, const lathe_event *last)
     const struct completion_state *s = state;
     if (!s->stream || s->wish.include_usage) {
         buf_puts(out, s->stream ? "data: " : "");
-        put_head(out, s);
+        buf_append_all(out, &s->head);
         for (int32_t i = 0; i < s->n && !s->stream; i++) {
             if (i)
                 buf_putc(out, ',');
@@ -580,6 +573,8 @@ static void release(void *state)
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             buf_release(all[k]);
     }
+    if (s)
+        buf_release(&s->head);
 }
 
 void completions(struct exchange *x)

@@ -260,8 +260,12 @@ static void put_response(struct buf *out, const struct responses_state *s, const
 
 static void begin_event(struct buf *out, struct responses_state *s, const char *type)
 {
-    buf_printf(out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%lld", type, type,
-               (long long)s->n_events++);
+    buf_puts(out, "event: ");
+    buf_puts(out, type);
+    buf_puts(out, "\ndata: {\"type\":\"");
+    buf_puts(out, type);
+    buf_puts(out, "\",\"sequence_number\":");
+    buf_put_int(out, s->n_events++);
 }
 
 static void end_event(struct buf *out)
@@ -306,9 +310,15 @@ static void begin_part_event(struct buf *out, struct responses_state *s, const c
                              const char *index)
 {
     begin_event(out, s, type);
-    buf_printf(out, ",\"item_id\":\"%s\",\"output_index\":%lld", s->item.id, (long long)s->n_items);
-    if (index)
-        buf_printf(out, ",\"%s\":0", index);
+    buf_puts(out, ",\"item_id\":\"");
+    buf_puts(out, s->item.id);
+    buf_puts(out, "\",\"output_index\":");
+    buf_put_int(out, s->n_items);
+    if (!index)
+        return;
+    buf_puts(out, ",\"");
+    buf_puts(out, index);
+    buf_puts(out, "\":0");
 }
 
 /* Where an item's text goes: a summary, raw reasoning, or a message. */

@@ -80,6 +80,19 @@ void buf_putc(struct buf *b, char c)
     buf_append(b, &c, 1);
 }
 
+void buf_put_int(struct buf *b, int64_t n)
+{
+    char text[20];
+    size_t at = sizeof text;
+    uint64_t left = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
+    do
+        text[--at] = (char)('0' + left % 10);
+    while (left /= 10);
+    if (n < 0)
+        text[--at] = '-';
+    buf_append(b, text + at, sizeof text - at);
+}
+
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
     va_list ap;

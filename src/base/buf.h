@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -26,6 +27,8 @@ void buf_append(struct buf *b, const void *bytes, size_t n);
 void *buf_grow(struct buf *b, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
+/* In decimal: where buf_printf would be much of the work. */
+void buf_put_int(struct buf *b, int64_t n);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Remembers what `from` failed at: b is made of it. */

@@ -236,14 +236,16 @@ static struct timespec deadline_in(int32_t ms)
 
 bool events_next(struct events *q, int32_t timeout_ms, lathe_event *out)
 {
-    *out = (lathe_event){.type = LATHE_EVENT_NONE};
+    struct timespec until;
     if (q->at < q->reading.len) {
         read_record(q, out);
         return false;
     }
+    *out = (lathe_event){.type = LATHE_EVENT_NONE};
     if (q->delivered)
         return false;
-    struct timespec until = deadline_in(timeout_ms > 0 ? timeout_ms : 0);
+    if (timeout_ms > 0)
+        until = deadline_in(timeout_ms);
     pthread_mutex_lock(&q->lock);
     while ((q->incoming.len == 0 || q->held) && !q->finished && timeout_ms != 0) {
         int e = timeout_ms < 0 ? pthread_cond_wait(&q->ready, &q->lock)

@@ -60,6 +60,21 @@ TEST(buf_remembers_failure)
     buf_release(&b);
 }
 
+TEST(buf_puts_integers)
+{
+    struct buf b;
+    buf_init(&b, 80);
+    buf_put_int(&b, 0);
+    buf_putc(&b, ' ');
+    buf_put_int(&b, -70);
+    buf_putc(&b, ' ');
+    buf_put_int(&b, INT64_MAX);
+    buf_putc(&b, ' ');
+    buf_put_int(&b, INT64_MIN);
+    CHECK_STR(buf_str(&b), "0 -70 9223372036854775807 -9223372036854775808");
+    buf_release(&b);
+}
+
 TEST(files)
 {
     lathe_error e;
