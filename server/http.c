@@ -77,6 +77,7 @@ struct http {
     int32_t n_long;    /* of these, generating */
     int32_t n_at_work; /* of these */
     pthread_cond_t turn;
+    struct pollfd *polled; /* the watchdog's, for all connections */
     pthread_t watchdog;
     bool stop;
     bool is_watched;
@@ -201,6 +202,22 @@ static bool is_late(const struct http *h, const struct connection *c, int64_t no
     return false;
 }
 
+/* A client that has closed its side in the middle of a request can finish it no more. The library finds that out when it reads
+ * again, but it waits for an event first, and where the end came together with the last bytes there is none: this makes one.
+ * What was sent before the end is read all the same, and answered if it is a request. With h->lock held. */
+static void stir_half_closed(struct http *h)
+{
+    nfds_t n = 0;
+    for (const struct connection *c = h->first; c; c = c->next)
+        if (c->fd >= 0 && c->stage != STAGE_REPLY)
+            h->polled[n++] = (struct pollfd){.fd = c->fd, .events = POLLRDHUP};
+    if (n == 0 || poll(h->polled, n, 0) <= 0)
+        return;
+    for (nfds_t i = 0; i < n; i++)
+        if (h->polled[i].revents & POLLRDHUP)
+            (void)shutdown(h->polled[i].fd, SHUT_RD);
+}
+
 static void *watch(void *arg)
 {
     struct http *h = arg;
@@ -211,6 +228,7 @@ static void *watch(void *arg)
         for (struct connection *c = h->first; c; c = c->next)
             if (c->fd >= 0 && is_late(h, c, now))
                 (void)shutdown(c->fd, SHUT_RDWR);
+        stir_half_closed(h);
         pthread_mutex_unlock(&h->lock);
         (void)nanosleep(&pause, NULL);
         pthread_mutex_lock(&h->lock);
@@ -999,10 +1017,13 @@ lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
         return fail_memory(err, sizeof *h);
     h->server = s;
     h->listener.fd = -1;
+    size_t most = (size_t)s->options.max_connections + MORE_CONNECTIONS;
+    h->polled = calloc(most, sizeof *h->polled);
     (void)pthread_mutex_init(&h->lock, NULL);
     (void)pthread_cond_init(&h->idle, NULL);
     (void)pthread_cond_init(&h->turn, NULL);
-    lathe_status st = listen_open(&h->listener, s->options.host, s->options.port, err);
+    lathe_status st = h->polled ? listen_open(&h->listener, s->options.host, s->options.port, err)
+                                : fail_memory(err, most * sizeof *h->polled);
     h->port = listen_port(&h->listener);
     if (!st)
         st = start(h, err);
@@ -1078,5 +1099,6 @@ void http_close(struct http *h)
     pthread_cond_destroy(&h->idle);
     pthread_cond_destroy(&h->turn);
     pthread_mutex_destroy(&h->lock);
+    free(h->polled);
     free(h);
 }

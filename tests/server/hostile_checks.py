@@ -4,6 +4,8 @@ that are no HTTP."""
 import json
 import os
 import random
+import signal
+import socket
 import sys
 import threading
 import time
@@ -136,6 +138,27 @@ def check_clients_that_are_too_slow(s):
         time.sleep(1)
     for name, _, _ in rows:
         is_((name, 25 < ends[name] < 50), (name, True))
+
+
+def check_half_closed_in_a_request(s):
+    """Nothing can follow, so the connection ends, long before the time that a head may take. Its end comes together with its last
+    bytes: the server sleeps meanwhile."""
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    rows = (b"GET /hea", head, head + b"Content-Length: 100\r\n\r\n{", head + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{", whole + b"GET /hea", whole)
+    for data in rows:
+        with s.connect() as c:
+            c.sendall(data[:4])
+            wait_until(lambda: s.send("GET", "/health").status == 200)
+            s.process.send_signal(signal.SIGSTOP)
+            c.sendall(data[4:])
+            c.shutdown(socket.SHUT_WR)
+            s.process.send_signal(signal.SIGCONT)
+            c.settimeout(15)
+            got = b""
+            while piece := c.recv(4096):
+                got += piece
+            is_(got[:12], b"HTTP/1.1 200" if data.startswith(whole) else b"")
 
 
 def mutate(rng, data):

@@ -95,6 +95,8 @@ with Server(PROGRAM, MODEL, *OPTIONS) as s:
         time.sleep(0.1)
     a = s.send("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
     code = s.stop()
+    if code:
+        print("".join(s.lines[-80:]))
     growth = (after - before) / before
     print(f"{SECONDS:.0f} s, {CONNECTIONS} clients: {counts['done']} connections, {counts['broken']} broken; "
           f"{before / 2**20:.1f} MiB, then {after / 2**20:.1f} MiB ({growth:+.2%}); {taken} slots taken; "
