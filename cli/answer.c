@@ -151,7 +151,7 @@ static void handle(struct answer *a, lathe_engine *engine, const lathe_event *ev
                    struct progress *bar)
 {
     if (ev->type == LATHE_EVENT_PROGRESS) {
-        progress_update(bar, "reading", (uint64_t)ev->done, (uint64_t)ev->total);
+        (void)progress_update(bar, "reading", (uint64_t)ev->done, (uint64_t)ev->total);
         return;
     }
     if (ev->type != LATHE_EVENT_NONE && ev->type != LATHE_EVENT_ACCEPTED)

@@ -14,12 +14,12 @@ void progress_begin(struct progress *p)
     p->drawn_s = p->start_s + 0.1; /* nothing in the first moments */
 }
 
-void progress_update(void *ctx, const char *what, uint64_t done, uint64_t total)
+bool progress_update(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     struct progress *p = ctx;
     double now = clock_ms() * 1e-3;
     if (!stderr_is_terminal() || total == 0 || now - p->drawn_s < 0.1)
-        return;
+        return true;
     p->drawn_s = now;
     p->is_drawn = true;
     double part = done < total ? (double)done / (double)total : 1;
@@ -37,6 +37,7 @@ void progress_update(void *ctx, const char *what, uint64_t done, uint64_t total)
     }
     fprintf(stderr, "\r%-12.12s [%s] %3.0f%%  %-12s", what, bar, 100 * part, left);
     (void)fflush(stderr);
+    return true;
 }
 
 void progress_end(struct progress *p)

@@ -11,8 +11,8 @@ struct progress {
 };
 
 void progress_begin(struct progress *p);
-/* A lathe_progress_fn; ctx is the struct. What takes less than a moment is never drawn. */
-void progress_update(void *ctx, const char *what, uint64_t done, uint64_t total);
+/* A lathe_progress_fn that wants all; ctx is the struct. What takes less than a moment is never drawn. */
+bool progress_update(void *ctx, const char *what, uint64_t done, uint64_t total);
 /* Removes the bar. */
 void progress_end(struct progress *p);
 

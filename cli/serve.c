@@ -1,6 +1,7 @@
 /* lathe serve: the HTTP server. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,6 +265,7 @@ static void fill(struct serve *v, struct server_options *o)
 struct signals {
     sigset_t set;
     int pipe[2]; /* 'h' at a SIGHUP, 'e' at the first that should end the process */
+    _Atomic(bool) must_end;
 };
 
 static void *take_signals(void *arg)
@@ -274,6 +276,7 @@ static void *take_signals(void *arg)
         if (which != SIGHUP && ends)
             _exit(EXIT_FAILED);
         ends |= which != SIGHUP;
+        atomic_store(&s->must_end, ends);
         (void)!write(s->pipe[1], which == SIGHUP ? "h" : "e", 1);
     }
     return NULL;
@@ -305,10 +308,18 @@ static void signals_wait(const struct signals *s, struct server *server)
 
 /* ---- Serving -------------------------------------------------------------------------------- */
 
-static void show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+/* Of a model that is being loaded. */
+struct loading {
+    struct server *server;
+    struct signals *signals;
+};
+
+static bool show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
+    struct loading *l = ctx;
     (void)what;
-    server_progress(ctx, total ? (double)done / (double)total : 0);
+    server_progress(l->server, total ? (double)done / (double)total : 0);
+    return !atomic_load(&l->signals->must_end);
 }
 
 static bool is_loopback(const char *host)
@@ -371,9 +382,14 @@ static lathe_status serve(struct serve *v, lathe_error *err)
                 "set\n",
                 v->host);
     eo.progress = show_progress;
-    eo.progress_ctx = v->server;
+    struct loading loading = {v->server, &signals};
+    eo.progress_ctx = &loading;
     st = lathe_engine_open(&engine, &eo, err);
-    if (!st) {
+    if (st == LATHE_E_CANCELLED) {
+        fprintf(stderr, "lathe: shutting down\n");
+        server_drain(v->server, 0, 0);
+        st = LATHE_OK;
+    } else if (!st) {
         server_ready(v->server, engine);
         tell_address(v);
         signals_wait(&signals, v->server);

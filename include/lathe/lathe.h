@@ -180,7 +180,8 @@ void lathe_checkpoint_info(const lathe_checkpoint *cp, lathe_model_info *out);
 
 typedef enum lathe_dtype { LATHE_BF16, LATHE_F32, LATHE_F8_E4M3 } lathe_dtype;
 
-typedef void (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
+/* Is the rest wanted? If not, what reports ends with LATHE_E_CANCELLED. */
+typedef bool (*lathe_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
 
 enum { LATHE_CTX_AUTO = -1 }; /* the largest context that fits, at most what the model declares */
 

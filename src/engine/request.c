@@ -380,15 +380,18 @@ static lathe_status score_window(lathe_engine *e, const int32_t *token, int32_t 
         return st;
     }
     lathe_event ev;
+    bool wanted = true;
     do {
         lathe_request_next(r, -1, &ev);
         if (ev.type == LATHE_EVENT_PROGRESS && progress)
-            progress(ctx, "scoring", done + (size_t)ev.done, total);
+            wanted = progress(ctx, "scoring", done + (size_t)ev.done, total);
+        if (!wanted)
+            lathe_request_cancel(r);
     } while (ev.type != LATHE_EVENT_FINISH);
     if (ev.finish == LATHE_FINISH_ERROR)
         st = fail(err, ev.error.status, "%s", ev.error.message);
-    else if (ev.finish != LATHE_FINISH_STOP)
-        st = fail(err, LATHE_E_CANCELLED, "the engine was closed");
+    else if (ev.finish != LATHE_FINISH_STOP || !wanted)
+        st = fail(err, LATHE_E_CANCELLED, "scoring was stopped");
     lathe_request_close(r);
     return st;
 }

@@ -221,7 +221,7 @@ struct backend {
     /* Bytes of that memory in all, and free now; 0 where it is not known. */
     void (*room)(void *stream, size_t *total, size_t *room);
     /* Copies or reads n loads with all threads of the pool (NULL: the caller's); complete on return. Reports
-     * "loading" from the caller's thread; `progress` may be NULL. */
+     * "loading" from the caller's thread, and ends if the rest is not wanted; `progress` may be NULL. */
     lathe_status (*load)(void *stream, struct pool *pool, const struct load *load, size_t n,
                          lathe_progress_fn progress, void *progress_ctx, lathe_error *err);
     /* Memory as from alloc, but of the host: copies reach it fastest, and operators may read and write it. */

@@ -53,15 +53,6 @@ bool loading_next(struct loading *l, struct load *part)
     return any;
 }
 
-void loading_done(struct loading *l, int32_t thread, size_t bytes)
-{
-    pthread_mutex_lock(&l->lock);
-    uint64_t done = l->done += bytes;
-    pthread_mutex_unlock(&l->lock);
-    if (thread == 0 && l->progress)
-        l->progress(l->progress_ctx, "loading", done, l->total);
-}
-
 void loading_fail(struct loading *l, const lathe_error *err)
 {
     pthread_mutex_lock(&l->lock);
@@ -72,11 +63,29 @@ void loading_fail(struct loading *l, const lathe_error *err)
     pthread_mutex_unlock(&l->lock);
 }
 
+static void report(struct loading *l, uint64_t done)
+{
+    lathe_error err;
+    if (!l->progress || l->progress(l->progress_ctx, "loading", done, l->total))
+        return;
+    (void)fail(&err, LATHE_E_CANCELLED, "it was stopped");
+    loading_fail(l, &err);
+}
+
+void loading_done(struct loading *l, int32_t thread, size_t bytes)
+{
+    pthread_mutex_lock(&l->lock);
+    uint64_t done = l->done += bytes;
+    pthread_mutex_unlock(&l->lock);
+    if (thread == 0)
+        report(l, done);
+}
+
 lathe_status loading_end(struct loading *l, lathe_error *err)
 {
+    if (!l->status)
+        report(l, l->total);
     if (l->status && err)
         *err = l->err;
-    if (!l->status && l->progress)
-        l->progress(l->progress_ctx, "loading", l->total, l->total);
     return l->status;
 }

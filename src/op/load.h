@@ -36,7 +36,7 @@ void loading_release(struct loading *l);
 
 /* The next part, at most LOAD_PART bytes; false if there is none, or one has failed. */
 bool loading_next(struct loading *l, struct load *part);
-/* `bytes` are done; thread 0 reports it. */
+/* `bytes` are done; thread 0 reports it, and fails if the rest is not wanted. */
 void loading_done(struct loading *l, int32_t thread, size_t bytes);
 /* Ends it for all threads. */
 void loading_fail(struct loading *l, const lathe_error *err);

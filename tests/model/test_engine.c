@@ -774,15 +774,17 @@ struct scoring {
     lathe_engine *e;
     atomic_int windows;
     lathe_status st;
+    int32_t most; /* windows, 0: all */
 };
 
-static void count_window(void *ctx, const char *what, uint64_t done, uint64_t total)
+static bool count_window(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     struct scoring *s = ctx;
     (void)what;
     (void)done;
     (void)total;
     atomic_fetch_add(&s->windows, 1);
+    return s->most == 0 || atomic_load(&s->windows) < s->most;
 }
 
 static void *score_much(void *arg)
@@ -812,6 +814,15 @@ TEST(engine_closes_under_a_score)
         pthread_join(thread, NULL);
         CHECK_INT(s.st, LATHE_E_CANCELLED);
     }
+}
+
+TEST(a_score_that_is_stopped)
+{
+    struct scoring s = {.e = open_nano(1, 64, LATHE_BF16), .most = 3};
+    (void)score_much(&s);
+    CHECK_INT(s.st, LATHE_E_CANCELLED);
+    CHECK_INT(atomic_load(&s.windows), 3);
+    lathe_engine_close(s.e);
 }
 
 TEST(schedule_lists_every_operator)

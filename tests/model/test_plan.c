@@ -186,15 +186,17 @@ TEST(contexts_beyond_all_memory_are_refused)
 
 struct seen {
     uint64_t last, total;
+    uint64_t most; /* 0: all */
 };
 
-static void note(void *ctx, const char *what, uint64_t done, uint64_t total)
+static bool note(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     struct seen *s = ctx;
     CHECK_STR(what, "loading");
     CHECK(done >= s->last && done <= total);
     s->last = done;
     s->total = total;
+    return s->most == 0 || done < s->most;
 }
 
 /* One bar from nothing to all weights, the drafter's too. */
@@ -209,6 +211,22 @@ TEST(loading_is_reported)
     CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
     CHECK(seen.total > 28000000 && seen.last == seen.total);
     lathe_engine_close(e);
+}
+
+/* Wherever it is, and nothing stays behind. */
+TEST(loading_is_stopped)
+{
+    for (uint64_t most = 1; most < 28000000; most += 9000000) {
+        lathe_engine_options o = nano(256, "dflash2");
+        struct seen seen = {.most = most};
+        lathe_engine *e;
+        lathe_error err;
+        o.progress = note;
+        o.progress_ctx = &seen;
+        CHECK_ERR(lathe_engine_open(&e, &o, &err), &err, LATHE_E_CANCELLED, "stopped");
+        CHECK(e == NULL);
+        CHECK(seen.last >= most && seen.last <= seen.total);
+    }
 }
 
 #ifdef LATHE_CUDA

@@ -277,6 +277,28 @@ def check_drain_with_a_delay(_):
         is_(s.stop(), 1)
 
 
+def check_a_signal_while_the_model_loads(_):
+    """Whenever it comes once the server listens: the exit code is 0, and nothing is served any more."""
+    for delay in (0, 0.01, 0.05, 0.1, 0.3):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        p = subprocess.Popen([PROGRAM, "serve", "-m", MODEL, "--port", str(port)], stderr=subprocess.PIPE, text=True)
+        try:
+            def listens():
+                with socket.socket() as c:
+                    return c.connect_ex(("127.0.0.1", port)) == 0
+            wait_until(listens)
+            time.sleep(delay)
+            p.send_signal(signal.SIGTERM)
+            is_(p.wait(20), 0)
+            is_((p.stderr.read().count("shutting down"), listens()), (1, False))
+        finally:
+            p.kill()
+            p.wait()
+            p.stderr.close()
+
+
 def check_model_lists(_):
     with Server(PROGRAM, MODEL, "--alias", "nano", "--alias", "claude-nano") as s:
         for query in "", "?limit=1", "?limit=1000&beta=true":
