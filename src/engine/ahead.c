@@ -18,16 +18,24 @@ static int32_t end_pos_of(const struct lathe_engine *e, int32_t i)
     return end < e->options.n_ctx ? (int32_t)end : e->options.n_ctx;
 }
 
-static lathe_status run(struct lathe_engine *e, int32_t n_rows, int32_t end_pos, lathe_error *err)
+/* How many candidates a token has. */
+static int32_t n_best_of(bool is_drawn)
 {
+    return is_drawn ? RESIDENT_BEST : 1;
+}
+
+static lathe_status run(struct lathe_engine *e, bool is_drawn, int32_t n_rows, int32_t end_pos,
+                        lathe_error *err)
+{
+    int32_t n_best = n_best_of(is_drawn);
     struct step *step = &e->step;
     const struct spec *sp = &e->spec;
     const struct round_rows last = {step->hidden, step->feature};
     lathe_status st = step_fold(step, err);
     if (!st && sp->ops)
-        st = sp->ops->draft(sp->drafter, step->resident_host, step->resident, n_rows,
+        st = sp->ops->draft(sp->drafter, step->resident_host, step->resident, n_rows, n_best,
                             &step->history, &last, end_pos, err);
-    return st ? st : step_round(step, n_rows, end_pos, err);
+    return st ? st : step_round(step, n_rows, n_best, end_pos, err);
 }
 
 /* Makes room for positions below end_pos. */
@@ -48,6 +56,8 @@ static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t tok
     /* One row at a time is the host's to stop, behind however many ids. */
     for (int32_t i = 0; r && e->ahead.most_rows > 1 && i < r->n_stop_id; i++)
         first.stop[first.n_stops++] = r->stop_id[i];
+    if (r)
+        (void)sampler_choice(r->sampler, &first.choice);
     if (r && r->output.ends_by_text)
         first.before = state_spare(&e->state);
     if (sp->ops && !sp->ops->ready(sp->drafter, &first, e->ahead.most_rows, home))
@@ -56,18 +66,18 @@ static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t tok
     return true;
 }
 
-static lathe_status capture(struct lathe_engine *e, const struct home *drafter, int32_t i,
-                            int32_t n_rows, lathe_error *err)
+static lathe_status capture(struct lathe_engine *e, const struct home *drafter, bool is_drawn,
+                            int32_t i, int32_t n_rows, lathe_error *err)
 {
     struct step *step = &e->step;
     const struct home home[] = {{step->resident_host, step->resident, sizeof *step->resident},
                                 *drafter};
-    void **graph = &e->ahead.graph[i][n_rows];
+    void **graph = &e->ahead.graph[is_drawn][i][n_rows];
     lathe_error ignored;
     lathe_status st = e->backend->capture(e->stream, home, 2, err);
     if (st)
         return st;
-    st = run(e, n_rows, end_pos_of(e, i), err);
+    st = run(e, is_drawn, n_rows, end_pos_of(e, i), err);
     lathe_status end = e->backend->captured(e->stream, graph, st ? &ignored : err);
     return st ? st : end;
 }
@@ -79,7 +89,9 @@ static lathe_status capture_all(struct lathe_engine *e, const struct home *draft
     int32_t most = e->ahead.most_rows, least = e->spec.adaptive ? 1 : most;
     for (int32_t i = 0; i < AHEAD_ENDS; i++) {
         for (int32_t n = least; n <= most; n++) {
-            lathe_status st = capture(e, drafter, i, n, err);
+            lathe_status st = capture(e, drafter, false, i, n, err);
+            if (!st)
+                st = capture(e, drafter, true, i, n, err);
             if (st)
                 return st;
         }
@@ -120,7 +132,9 @@ lathe_status ahead_open(struct lathe_engine *e, int32_t pos, lathe_error *err)
         return LATHE_OK;
     }
     a->is_on = true;
-    st = e->backend->replay(e->stream, a->graph[0][a->most_rows], err);
+    st = e->backend->replay(e->stream, a->graph[false][0][a->most_rows], err);
+    if (!st)
+        st = e->backend->replay(e->stream, a->graph[true][0][a->most_rows], err);
     return st ? st : e->backend->wait(e->stream, err);
 }
 
@@ -128,19 +142,22 @@ void ahead_close(struct lathe_engine *e)
 {
     if (e->ahead.is_on)
         (void)e->backend->wait(e->stream, NULL); /* for a round that nobody reads */
-    for (int32_t i = 0; i < AHEAD_ENDS; i++)
-        for (int32_t n = 0; n <= RESIDENT_ROWS; n++)
-            if (e->ahead.graph[i][n])
-                e->backend->release(e->stream, e->ahead.graph[i][n]);
+    for (int drawn = 0; drawn < 2; drawn++)
+        for (int32_t i = 0; i < AHEAD_ENDS; i++)
+            for (int32_t n = 0; n <= RESIDENT_ROWS; n++)
+                if (e->ahead.graph[drawn][i][n])
+                    e->backend->release(e->stream, e->ahead.graph[drawn][i][n]);
     e->ahead = (struct ahead){0};
 }
 
-/* The best of a row is its token, and the host needs no more of the row. An end token that something else replaces is the
- * last of its round, and the host goes on from there. */
+/* A row's best candidates decide its token, and the host needs no more of the row. An end token that something else replaces
+ * is the last of its round, and the host goes on from there. */
 static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
 {
     int32_t most = e->ahead.most_rows;
-    if (!sampler_takes_best(r->sampler) || r->n_logprobs >= 0 || closing_is_on(&r->closing))
+    struct choice choice;
+    int32_t n_best = sampler_choice(r->sampler, &choice);
+    if (n_best < 1 || n_best > RESIDENT_BEST || r->n_logprobs >= 0 || closing_is_on(&r->closing))
         return false;
     if (most == 1)
         return true;
@@ -200,6 +217,8 @@ static lathe_status launch(struct lathe_engine *e, struct slot *s, lathe_error *
 {
     struct ahead *a = &e->ahead;
     const struct backend *backend = e->backend;
+    struct choice choice;
+    bool is_drawn = sampler_choice(s->request->sampler, &choice) > 1;
     int32_t n = choose_rows(e, s->request), i = 0;
     /* A drafter is told of the rows behind those that were kept, too, as many as a round may have. */
     int32_t end = s->n_committed + rows_ahead(a) + a->most_rows;
@@ -208,8 +227,9 @@ static lathe_status launch(struct lathe_engine *e, struct slot *s, lathe_error *
         return st;
     while (end_pos_of(e, i) < end)
         i++;
-    st = a->graph[i][n] ? backend->replay(e->stream, a->graph[i][n], err)
-                        : run(e, n, end_pos_of(e, i), err);
+    void *graph = a->graph[is_drawn][i][n];
+    st =
+        graph ? backend->replay(e->stream, graph, err) : run(e, is_drawn, n, end_pos_of(e, i), err);
     if (backend->mark)
         backend->mark(e->stream, a->n_run % ROUND_REPORTS);
     a->rows[a->n_run++ % ROUND_REPORTS] = n;

@@ -59,8 +59,8 @@ struct ahead {
     int32_t rows[ROUND_REPORTS]; /* of round i in place i % ROUND_REPORTS */
     double read_ms;              /* when the last one was */
     struct adapt_costs costs;    /* of rounds by their rows, all in all */
-    /* Of a round, by what its positions are below and by its rows. */
-    void *graph[AHEAD_ENDS][RESIDENT_ROWS + 1];
+    /* Of a round, by whether its tokens are drawn, by what its positions are below, and by its rows. */
+    void *graph[2][AHEAD_ENDS][RESIDENT_ROWS + 1];
 };
 
 enum dtype engine_dtype(lathe_dtype d);

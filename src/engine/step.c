@@ -67,8 +67,8 @@ static lathe_status plan_rows(const struct step *s, int32_t n, enum phase phase,
     return st;
 }
 
-static lathe_status run_round(const struct step *s, struct exec *x, int32_t n, int32_t end_pos,
-                              lathe_error *err)
+static lathe_status run_round(const struct step *s, struct exec *x, int32_t n, int32_t n_best,
+                              int32_t end_pos, lathe_error *err)
 {
     const struct resident *r = s->resident_host;
     struct resident *there = s->resident; /* NULL while planning */
@@ -82,12 +82,20 @@ static lathe_status run_round(const struct step *s, struct exec *x, int32_t n, i
     forward(x, s->o.model, s->o.state, &b, &taps, hidden);
     forward_logits(x, s->o.model, head, hidden, NULL);
     op_penalise(x, head, 0, there, &s->history);
-    op_top_k(x, logit, best, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
+    if (n_best == 1) {
+        op_top_k(x, logit, best, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
+    } else {
+        struct tensor value = exec_tmp(x, DT_F32, b.n_rows, n_best);
+        struct tensor id = exec_tmp(x, DT_I32, b.n_rows, n_best);
+        op_top_k(x, value, id, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
+        op_choose(x, tensor_1d(best.data, DT_I32, b.n_rows), value, id, 0, -1, there);
+    }
     op_advance(x, there, n, &s->history, s->report);
     return exec_end(x, err);
 }
 
-static lathe_status plan_round(const struct step *s, int32_t n, size_t *peak, lathe_error *err)
+static lathe_status plan_round(const struct step *s, int32_t n, int32_t n_best, size_t *peak,
+                               lathe_error *err)
 {
     struct resident r = resident_at(0, 0, 0);
     struct step planned = *s;
@@ -95,7 +103,7 @@ static lathe_status plan_round(const struct step *s, int32_t n, size_t *peak, la
     planned.resident_host = &r;
     planned.head = s->logits;
     exec_plan(&x, s->o.backend, s->o.stream, NULL);
-    lathe_status st = run_round(&planned, &x, n, 0, err);
+    lathe_status st = run_round(&planned, &x, n, n_best, 0, err);
     *peak = x.peak > *peak ? x.peak : *peak;
     return st;
 }
@@ -114,8 +122,11 @@ static lathe_status plan(const struct step *s, size_t *peak, struct buf *listing
     *peak = 0;
     for (int32_t n = 1; n <= 64 && n < s->o.max_rows && !st; n++)
         st = plan_rows(s, n, PHASE_DECODE, peak, NULL, err);
-    for (int32_t n = 1; n <= round_rows(&s->o) && !st; n++)
-        st = plan_round(s, n, peak, err);
+    for (int32_t n = 1; n <= round_rows(&s->o) && !st; n++) {
+        st = plan_round(s, n, 1, peak, err);
+        if (!st)
+            st = plan_round(s, n, RESIDENT_BEST, peak, err);
+    }
     return st ? st : plan_rows(s, s->o.max_rows, PHASE_PREFILL, peak, listing, err);
 }
 
@@ -262,10 +273,11 @@ void step_place(struct step *s, const struct resident *r, int32_t most,
     s->resident_host->keep.n_rows = s->resident_host->behind.n_rows = most;
 }
 
-lathe_status step_round(struct step *s, int32_t n, int32_t end_pos, lathe_error *err)
+lathe_status step_round(struct step *s, int32_t n, int32_t n_best, int32_t end_pos,
+                        lathe_error *err)
 {
     exec_begin(&s->x);
-    return run_round(s, &s->x, n, end_pos, err);
+    return run_round(s, &s->x, n, n_best, end_pos, err);
 }
 
 #ifdef LATHE_DEBUG

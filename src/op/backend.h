@@ -140,7 +140,13 @@ struct penalise_args {
 };
 struct walk_args {
     struct tensor token, id, score;
+    const struct resident *r;
     const struct history *h;
+};
+struct choose_args {
+    struct tensor token, value, id;
+    int32_t first, none;
+    const struct resident *r;
 };
 struct advance_args {
     struct resident *r;
@@ -199,6 +205,7 @@ struct home {
     X(pair_scores)                                                                                 \
     X(penalise)                                                                                    \
     X(walk)                                                                                        \
+    X(choose)                                                                                      \
     X(advance)
 
 struct backend {

@@ -287,15 +287,22 @@ void op_pair_scores(struct exec *x, struct tensor y, struct tensor u, struct ten
 void op_penalise(struct exec *x, struct tensor logits, int32_t first, const struct resident *r,
                  const struct history *h);
 
-/* The path of best pairs: token[i] is of the candidates id[i,:] the one with the largest finite score behind token[i - 1],
- * score[i, p * k + c] with p the place of token[i - 1] in id[i - 1,:]; of the first row p = 0; of equal scores the lower
- * id. Scores have the penalties of the history and of token[0 .. i). Where there is none, and from there on,
- * token[i] = 0.
- *   token [n] I32;  id [n, k] I32, -1 where there is no candidate;  score [n, k * k] F32; n < RESIDENT_ROWS. */
+/* A path through candidates: token[i] is chosen by r->choice among the ids id[i,:], whose logits are the scores behind
+ * token[i - 1], score[i, p * k + c] with p the place of token[i - 1] in id[i - 1,:]; of the first row p = 0. Scores have the
+ * penalties of the history and of token[0 .. i); those that are not finite are no candidates. Where there is none, and
+ * from there on, token[i] = 0. The token is that of position r->pos[1 + i] + 1.
+ *   token [n] I32;  id [n, k] I32, -1 where there is no candidate;  score [n, k * k] F32; n < RESIDENT_ROWS,
+ *   k <= CHOICE_MOST. */
 void op_walk(struct exec *x, struct tensor token, struct tensor id, struct tensor score,
-             const struct history *h);
+             const struct resident *r, const struct history *h);
 
-/* The end of a round of T = n_rows rows, by greedy choice. best[j] of logit[j] is the token behind row j, decided if
+/* token[t] is chosen by r->choice among the ids id[t,:] with the logits value[t,:], as op_top_k leaves them; `none` where the
+ * first logit is NaN or +infinity, or there is no id. The token is that of position r->pos[1 + first + t] + 1.
+ *   token [T] I32;  value [T, k] F32;  id [T, k] I32; first + T <= RESIDENT_ROWS, k <= CHOICE_MOST. */
+void op_choose(struct exec *x, struct tensor token, struct tensor value, struct tensor id,
+               int32_t first, int32_t none, const struct resident *r);
+
+/* The end of a round of T = n_rows rows. best[j] of logit[j] is the token behind row j, decided if
  * it is an id and its logit a number that is not infinity. Rows are judged in order as long as they are decided; row
  * j + 1 if best[j] is its token and none of `stop`. With n the rows that were judged and decided
  *   keep = seq[T] with n rows, behind the same one position earlier,  kept_token, kept_pos and kept_rope_pos = token,

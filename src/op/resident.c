@@ -174,28 +174,40 @@ void resident_penalise(float *row, const struct history *h, const int32_t *token
     }
 }
 
+/* Of the token that follows row i. */
+static int32_t next_pos(const struct resident *r, int32_t i)
+{
+    return r->pos[1 + i] + 1;
+}
+
 void resident_walk(struct tensor token, struct tensor id, struct tensor score,
-                   const struct history *h)
+                   const struct resident *r, const struct history *h)
 {
     int32_t n = (int32_t)id.dim[0], k = (int32_t)id.dim[1], place = 0, *out = token.data;
     memset(out, 0, (size_t)n * sizeof *out);
     for (int32_t i = 0; i < n; i++) {
         const int32_t *of = tensor_at(&id, i);
         const float *row = (const float *)tensor_at(&score, i) + (ptrdiff_t)place * k;
-        int32_t best = -1;
-        float most = 0;
-        for (int32_t c = 0; c < k; c++) {
-            if (of[c] < 0 || !isfinite(row[c]))
-                continue;
-            float x = history_penalised(h, of[c], row[c], out, i);
-            if (best < 0 || x > most || (x == most && of[c] < of[best])) {
-                best = c;
-                most = x;
-            }
-        }
-        if (best < 0)
+        float x[CHOICE_MOST];
+        for (int32_t c = 0; c < k; c++)
+            x[c] = of[c] < 0 ? row[c] : history_penalised(h, of[c], row[c], out, i);
+        place = choice_of(&r->choice, x, of, k, next_pos(r, i));
+        if (place < 0)
             break;
-        out[i] = of[best];
-        place = best;
+        out[i] = of[place];
+    }
+}
+
+void resident_choose(struct tensor token, struct tensor value, struct tensor id, int32_t first,
+                     int32_t none, const struct resident *r)
+{
+    int32_t *out = token.data;
+    for (int32_t t = 0; t < (int32_t)id.dim[0]; t++) {
+        const float *x = tensor_at(&value, t);
+        const int32_t *of = tensor_at(&id, t);
+        int32_t place = -1;
+        if (x[0] <= FLT_MAX)
+            place = choice_of(&r->choice, x, of, (int32_t)id.dim[1], next_pos(r, first + t));
+        out[t] = place < 0 ? none : of[place];
     }
 }

@@ -4,10 +4,15 @@
 #define LATHE_OP_RESIDENT_H
 
 #include "op/batch.h"
+#include "op/choice.h"
 #include "tensor/tensor.h"
 
 /* The rounds of one sequence, in the backend's memory: what one leaves is what the next runs. */
-enum { RESIDENT_ROWS = 16, RESIDENT_STOPS = 16 };
+enum {
+    RESIDENT_ROWS = 16,
+    RESIDENT_STOPS = 16,
+    RESIDENT_BEST = 64 /* candidates of a row, at most */
+};
 struct resident {
     /* The next round's rows, the anchor and the drafts behind it. Of positions, the first is the one before the
      * anchor's, and there are as many as there might be rows. */
@@ -24,7 +29,8 @@ struct resident {
     int32_t kept_pos[RESIDENT_ROWS + 1], kept_rope_pos[RESIDENT_ROWS + 1][3];
     struct batch_seq keep, behind;
     int32_t before; /* slot for the recurrent state as it was before these, -1: none */
-    /* What the last round's rows gave, and its logit. */
+    /* How tokens and drafts are chosen; what the last round's rows gave, and its logit, 0 of a token that was drawn. */
+    struct choice choice;
     int32_t best[RESIDENT_ROWS];
     float logit[RESIDENT_ROWS];
     int32_t stop[RESIDENT_STOPS], n_stops; /* tokens behind which nothing is kept */
@@ -72,7 +78,9 @@ void resident_advance(struct resident *r, int32_t n_rows, const struct history *
                       struct round_report *report);
 void resident_penalise(float *row, const struct history *h, const int32_t *token, int32_t n);
 void resident_walk(struct tensor token, struct tensor id, struct tensor score,
-                   const struct history *h);
+                   const struct resident *r, const struct history *h);
+void resident_choose(struct tensor token, struct tensor value, struct tensor id, int32_t first,
+                     int32_t none, const struct resident *r);
 /* Of an id, n tokens being there beside the history. */
 float history_penalised(const struct history *h, int32_t id, float x, const int32_t *token,
                         int32_t n);

@@ -19,16 +19,30 @@ void op_penalise(struct exec *x, struct tensor logits, int32_t first, const stru
 }
 
 void op_walk(struct exec *x, struct tensor token, struct tensor id, struct tensor score,
-             const struct history *h)
+             const struct resident *r, const struct history *h)
 {
     OP_BEGIN(x);
     OP_REQUIRE(x, "walk", id.n_dims == 2 && id.dim[0] >= 1 && id.dim[1] >= 1);
     int64_t n = id.dim[0], k = id.dim[1];
-    OP_REQUIRE(x, "walk", n < RESIDENT_ROWS && is_there(x, h));
+    OP_REQUIRE(x, "walk", n < RESIDENT_ROWS && k <= CHOICE_MOST && is_there(x, h));
+    OP_REQUIRE(x, "walk", x->planning || r);
     OP_REQUIRE(x, "walk", is_vector(&token, DT_I32, n) && is_matrix(&id, DT_I32, n, k));
     OP_REQUIRE(x, "walk", is_matrix(&score, DT_F32, n, k * k));
-    struct walk_args a = {token, id, score, h};
+    struct walk_args a = {token, id, score, r, h};
     OP_RUN(x, walk, &a, &token, "");
+}
+
+void op_choose(struct exec *x, struct tensor token, struct tensor value, struct tensor id,
+               int32_t first, int32_t none, const struct resident *r)
+{
+    OP_BEGIN(x);
+    OP_REQUIRE(x, "choose", id.n_dims == 2 && id.dim[0] >= 1 && id.dim[1] >= 1);
+    int64_t T = id.dim[0], k = id.dim[1];
+    OP_REQUIRE(x, "choose", first >= 0 && first + T <= RESIDENT_ROWS && k <= CHOICE_MOST);
+    OP_REQUIRE(x, "choose", is_vector(&token, DT_I32, T) && is_matrix(&id, DT_I32, T, k));
+    OP_REQUIRE(x, "choose", is_matrix(&value, DT_F32, T, k) && (x->planning || r));
+    struct choose_args a = {token, value, id, first, none, r};
+    OP_RUN(x, choose, &a, &token, "");
 }
 
 void op_advance(struct exec *x, struct resident *r, int32_t n_rows, const struct history *h,

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/choice.h"
+
 enum { LANES = 16 }; /* of the scans: independent maxima that fill vector registers */
 
 /* ---- The ids that may be sampled ----------------------------------------------------------- */
@@ -161,7 +163,7 @@ void logits_logprobs(const float *logits, const struct id_set *ids, int32_t id, 
 
 bool candidate_is_better(const struct candidate *a, const struct candidate *b)
 {
-    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+    return choice_is_better(a->logit, a->id, b->logit, b->id);
 }
 
 static void swap(struct candidate *a, struct candidate *b)
@@ -264,38 +266,38 @@ void candidates_weigh(struct candidate *c, int32_t n, double temperature)
     for (int32_t i = 0; i < n; i++)
         max = c[i].logit > max ? c[i].logit : max;
     for (int32_t i = 0; i < n; i++)
-        c[i].weight = exp(((double)c[i].logit - (double)max) / temperature);
+        c[i].weight = choice_weight(c[i].logit, max, temperature);
 }
 
 /* Quickselect by weight: c[0..lo) is kept and better than the rest, c[lo..hi) holds the candidate at
- * which the sum reaches `need`, and the rest is worse. Expected linear time; the pivot comes from a
- * fixed sequence, so the result is a function of the candidates alone. */
+ * which the sum reaches `need`, and the rest is worse. Expected linear time; which pivots are taken does not show. */
 int32_t candidates_top_p(struct candidate *c, int32_t n, double p)
 {
-    double total = 0, sum = 0;
+    uint64_t total = 0, sum = 0;
     for (int32_t i = 0; i < n; i++)
-        total += c[i].weight;
-    double need = p * total;
+        total += choice_fixed(c[i].weight);
+    double need = choice_need(p, total);
     int32_t lo = 0, hi = n;
     uint32_t random = 1;
     while (hi - lo > 1) {
         random = random * 1664525u + 1013904223u;
         int32_t at = lo + (int32_t)((uint64_t)random * (uint32_t)(hi - lo) >> 32);
         swap(&c[at], &c[hi - 1]);
-        double part = 0;
+        uint64_t part = 0;
         int32_t m = lo;
         for (int32_t i = lo; i < hi - 1; i++)
             if (candidate_is_better(&c[i], &c[hi - 1])) {
-                part += c[i].weight;
+                part += choice_fixed(c[i].weight);
                 swap(&c[i], &c[m++]);
             }
         swap(&c[m], &c[hi - 1]);
-        if (m > lo && sum + part >= need) {
+        uint64_t up_to = sum + part + choice_fixed(c[m].weight);
+        if (m > lo && (double)(sum + part) >= need) {
             hi = m;
-        } else if (sum + part + c[m].weight >= need) {
+        } else if ((double)up_to >= need) {
             return m + 1;
         } else {
-            sum += part + c[m].weight;
+            sum = up_to;
             lo = m + 1;
         }
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/choice.h"
 #include "op/resident.h"
 #include "sample/noise.h"
 
@@ -305,10 +306,9 @@ static int32_t draw(const struct candidate *c, int32_t n, double temperature, ui
     int32_t id = -1;
     for (int32_t i = 0; i < n; i++) {
         uint64_t bits = noise_bits(seed, position, c[i].id);
-        double x = (double)c[i].logit / temperature;
-        if (x + noise_gumbel_bound(bits) < best)
+        if (choice_key(c[i].logit, temperature, noise_gumbel_bound(bits)) < best)
             continue;
-        double key = x + noise_gumbel(bits);
+        double key = choice_key(c[i].logit, temperature, noise_gumbel(bits));
         if (key > best || (key == best && c[i].id < id)) {
             best = key;
             id = c[i].id;
@@ -394,10 +394,16 @@ int32_t sampler_best(const struct sampler *s)
     return k <= SAMPLE_MAX_BEST ? (int32_t)k : 0;
 }
 
-bool sampler_takes_best(const struct sampler *s)
+int32_t sampler_choice(const struct sampler *s, struct choice *c)
 {
-    return s->o.temperature == 0 && s->o.n_bias == 0 && s->n_ban == 0 &&
-           (s->n_end == 0 || s->n_generated >= s->min_tokens);
+    bool suppresses = s->n_end > 0 && s->n_generated < s->min_tokens;
+    *c = (struct choice){(double)s->o.temperature, (double)s->o.top_p, (double)s->o.min_p,
+                         (uint64_t)s->o.seed, s->o.top_k};
+    if (s->o.n_bias > 0 || s->n_ban > 0 || suppresses)
+        return 0;
+    if (s->o.temperature == 0)
+        return 1;
+    return s->o.top_k >= 1 && s->o.top_k < s->ids->n_ids ? s->o.top_k : 0;
 }
 
 void sampler_history(const struct sampler *s, const struct history *h)
@@ -469,8 +475,6 @@ bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct
             return false;
     }
     n = n < need ? n : need;
-    if (all)
-        candidates_by_id(w->cand, n); /* as a whole row's: sums of weights have an order */
     if (is_greedy)
         *id = n > 0 ? w->cand[0].id : -1;
     else

@@ -71,9 +71,10 @@ int32_t sampler_best(const struct sampler *s);
 bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct logits_best *best,
                        const int32_t *draft, int32_t n_draft, int32_t *id);
 
-/* Is the choice the best of a row once it has its penalties, whatever comes? And the history that they follow, whose
- * arrays have room for n_vocab. */
-bool sampler_takes_best(const struct sampler *s);
+/* How many of the best ids of a row decide the choice by *c once they have their penalties, whatever comes; 1: it is the
+ * best one; 0: it cannot be said. And the history that penalties follow, whose arrays have room for n_vocab. */
+struct choice;
+int32_t sampler_choice(const struct sampler *s, struct choice *c);
 struct history;
 void sampler_history(const struct sampler *s, const struct history *h);
 

@@ -154,10 +154,11 @@ static lathe_status combine_reach(struct drafter *d, int32_t slot, int32_t end_p
 }
 
 static lathe_status combine_draft(struct drafter *d, const struct resident *r,
-                                  struct resident *there, int32_t n_rows, const struct history *h,
-                                  const struct round_rows *last, int32_t end_pos, lathe_error *err)
+                                  struct resident *there, int32_t n_rows, int32_t n_best,
+                                  const struct history *h, const struct round_rows *last,
+                                  int32_t end_pos, lathe_error *err)
 {
-    return d->ops->draft(d->model, r, there, n_rows, h, last, end_pos, err);
+    return d->ops->draft(d->model, r, there, n_rows, n_best, h, last, end_pos, err);
 }
 
 static void combine_followed(struct drafter *d, const struct committed *c)

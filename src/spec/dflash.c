@@ -324,9 +324,11 @@ static lathe_status dflash_reach(struct drafter *d, int32_t slot, int32_t end_po
 }
 
 static lathe_status dflash_draft(struct drafter *d, const struct resident *r,
-                                 struct resident *there, int32_t n_rows, const struct history *h,
-                                 const struct round_rows *last, int32_t end_pos, lathe_error *err)
+                                 struct resident *there, int32_t n_rows, int32_t n_best,
+                                 const struct history *h, const struct round_rows *last,
+                                 int32_t end_pos, lathe_error *err)
 {
+    (void)n_best; /* all of a step's candidates are at hand */
     struct batch kept, block;
     struct tensor anchor = tensor_2d(&there->token[0], DT_I32, 1, 1);
     resident_kept(&kept, r, end_pos);
@@ -338,7 +340,7 @@ static lathe_status dflash_draft(struct drafter *d, const struct resident *r,
         struct tensor rows = exec_tmp(&d->x, d->o.act, block.n_rows, d->config.dims.hidden);
         dflash_block(&d->x, d, rows, &block);
         dflash_walk_there(&d->x, d, rows, anchor, tensor_1d(&there->token[1], DT_I32, n_rows - 1),
-                          h);
+                          there, h);
     }
     return exec_end(&d->x, err);
 }

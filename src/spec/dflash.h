@@ -152,6 +152,7 @@ void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draf
 /* The best drafts behind anchor [1, 1] I32 of the block whose rows are h, without a look at them: token [most] I32. With
  * a selector, and no confidence that may end a chain. */
 void dflash_walk_there(struct exec *x, struct drafter *d, struct tensor h, struct tensor anchor,
-                       struct tensor token, const struct history *history);
+                       struct tensor token, const struct resident *r,
+                       const struct history *history);
 
 #endif

@@ -213,13 +213,13 @@ void dflash_walk(struct exec *x, struct drafter *d, struct tensor h, struct draf
 }
 
 void dflash_walk_there(struct exec *x, struct drafter *d, struct tensor h, struct tensor anchor,
-                       struct tensor token, const struct history *history)
+                       struct tensor token, const struct resident *r, const struct history *history)
 {
     size_t mark = exec_push(x);
     struct tensor u = gather(x, d, h, 1, (int32_t)token.dim[0]);
     struct tensor logits = exec_tmp(x, DT_F32, u.dim[0], d->config.dims.vocab);
     op_linear(x, logits, u, d->lm_head);
     struct pairs p = score_pairs(x, d, u, logits, anchor);
-    op_walk(x, token, p.id, p.score, history);
+    op_walk(x, token, p.id, p.score, r, history);
     exec_pop(x, mark);
 }

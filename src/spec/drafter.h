@@ -106,12 +106,12 @@ struct drafter_ops {
     bool (*ready)(struct drafter *d, struct resident *r, int32_t most, struct home *home);
     /* Rounds that are launched from now on stay below end_pos. */
     lathe_status (*reach)(struct drafter *d, int32_t slot, int32_t end_pos, lathe_error *err);
-    /* What `committed` does with the rows that the last round kept; then the drafts of the next, of n_rows rows, by greedy
-     * choice with the penalties of h, to `there`, which is r where the operators are. r is what they are checked
-     * with. */
+    /* What `committed` does with the rows that the last round kept; then the drafts of the next, of n_rows rows, to `there`,
+     * which is r where the operators are: chosen by r->choice with the penalties of h, as the target's tokens are, which are
+     * among the n_best <= CHOICE_MOST best of a row. r is what they are checked with. */
     lathe_status (*draft)(struct drafter *d, const struct resident *r, struct resident *there,
-                          int32_t n_rows, const struct history *h, const struct round_rows *last,
-                          int32_t end_pos, lathe_error *err);
+                          int32_t n_rows, int32_t n_best, const struct history *h,
+                          const struct round_rows *last, int32_t end_pos, lathe_error *err);
     /* The last round that was launched has told it of these, of which only slot, pos, n and token are there. */
     void (*followed)(struct drafter *d, const struct committed *c);
     /* Would it propose to r what rounds of the device do not? NULL: never. */

@@ -72,6 +72,18 @@ static void shape(struct drafter *d)
     d->logits = tensor_2d(NULL, DT_F32, d->o.n_slots, m->vocab);
 }
 
+/* For rounds that the device decides: draft i from its logits, in the place behind those before. */
+static void draft_token(struct exec *x, const struct drafter *d, struct tensor logits, int32_t i,
+                        int32_t n_best, struct resident *there, const struct history *h)
+{
+    size_t mark = exec_push(x);
+    struct tensor value = exec_tmp(x, DT_F32, 1, n_best), id = exec_tmp(x, DT_I32, 1, n_best);
+    op_penalise(x, logits, i, there, h);
+    op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
+    op_choose(x, tensor_1d(there ? &there->token[i + 1] : NULL, DT_I32, 1), value, id, i, 0, there);
+    exec_pop(x, mark);
+}
+
 /* Peak of the workspace with n rows: of context where is_context, else of a step of n slots. */
 static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_context, size_t *peak,
                               lathe_error *err)
@@ -90,6 +102,7 @@ static lathe_status plan_rows(const struct drafter *d, int32_t n, bool is_contex
         mtp_step(&x, d->o.model, &b, &pages, &d->rope, in, out);
         forward_logits(&x, d->o.model, rows, out, NULL);
         best_rows_find(&x, &best, rows, d->o.ids, SAMPLE_MAX_BEST);
+        draft_token(&x, d, tensor_rows(rows, 0, 1), 0, RESIDENT_BEST, NULL, NULL);
     }
     if (x.peak > *peak)
         *peak = x.peak;
@@ -486,7 +499,7 @@ static void draft_context(struct drafter *d, const struct batch *b, const struct
 }
 
 static lathe_status mtp_draft(struct drafter *d, const struct resident *r, struct resident *there,
-                              int32_t n_rows, const struct history *h,
+                              int32_t n_rows, int32_t n_best, const struct history *h,
                               const struct round_rows *last, int32_t end_pos, lathe_error *err)
 {
     struct exec *x = &d->x;
@@ -494,7 +507,6 @@ static lathe_status mtp_draft(struct drafter *d, const struct resident *r, struc
     struct tensor in = d->last, out = tensor_rows(d->out, 0, 1), row = tensor_rows(d->logits, 0, 1);
     struct batch b;
     exec_begin(x);
-    struct tensor logit = exec_tmp(x, DT_F32, 1, 1), best = exec_tmp(x, DT_I32, 1, 1);
     resident_behind(&b, r, end_pos);
     if (b.n_rows > 0)
         draft_context(d, &b, r, last->hidden);
@@ -502,9 +514,7 @@ static lathe_status mtp_draft(struct drafter *d, const struct resident *r, struc
         resident_one(&b, r, i, &r->token[i], end_pos);
         mtp_step(x, d->o.model, &b, &pages, &d->rope, in, out);
         forward_logits(x, d->o.model, row, out, NULL);
-        op_penalise(x, row, i, there, h);
-        op_top_k(x, logit, best, row, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
-        op_walk(x, tensor_1d(&there->token[i + 1], DT_I32, 1), best, logit, h);
+        draft_token(x, d, row, i, n_best, there, h);
     }
     return exec_end(x, err);
 }

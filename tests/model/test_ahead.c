@@ -209,6 +209,66 @@ static void check_calls(const char *spec)
     lathe_engine_close(e[1]);
 }
 
+/* Tokens that are drawn: by all the settings that the device knows, and some that it leaves to the host; then an answer
+ * that ends in what was said before. */
+static void check_drawn(const char *spec)
+{
+    static const lathe_sampling how[] = {
+        {.temperature = 1, .top_k = 20, .top_p = 0.95F, .repetition_penalty = 1, .seed = 1},
+        {.temperature = 0.6F,
+         .top_k = 64,
+         .top_p = 1,
+         .min_p = 0.05F,
+         .repetition_penalty = 1,
+         .seed = 2},
+        {.temperature = 2, .top_k = 5, .top_p = 1, .repetition_penalty = 1.1F, .seed = 3},
+        {.temperature = 1.5F,
+         .top_k = 40,
+         .top_p = 0.8F,
+         .presence_penalty = 1.5F,
+         .frequency_penalty = 0.2F,
+         .repetition_penalty = 1,
+         .seed = 4},
+        {.temperature = 1, .top_k = 1, .top_p = 1, .repetition_penalty = 1, .seed = 5},
+        {.temperature = 1, .top_k = 0, .top_p = 0.9F, .repetition_penalty = 1, .seed = 6},
+        {.temperature = 1, .top_k = 65, .top_p = 1, .repetition_penalty = 1, .seed = 7},
+    };
+    enum { N_HOW = sizeof how / sizeof *how, OF_HOST = 5 };
+    lathe_engine *e[2] = {open_engine(spec, 1, 256, false), open_engine(spec, 1, 256, true)};
+    for (int i = 0; i < N_HOW; i++) {
+        char stop[8] = "";
+        for (int turn = 0; turn < 2; turn++) {
+            struct answer a[2];
+            const char *const of[] = {stop};
+            for (int k = 0; k < 2; k++) {
+                lathe_conversation c;
+                lathe_request_options o;
+                options_for(e[k], &c, "[{\"role\": \"user\", \"content\": \"Tell me a story.\"}]",
+                            &o);
+                o.sampling = how[i];
+                o.max_tokens = test_quick() ? 25 : 60;
+                o.ignore_eos = true;
+                o.stop = of;
+                o.n_stop = (size_t)turn;
+                ask(e[k], &o, 0, &a[k]);
+                CHECK_INT(a[k].last.finish, turn ? LATHE_FINISH_STOP_STRING : LATHE_FINISH_LENGTH);
+            }
+            check_same(spec, &a[0], &a[1]);
+            check_same_state(e[0], e[1]);
+            if (e[1]->backend->is_host && turn == 0)
+                CHECK((e[1]->step.resident_host->n_rounds > 0) == (i < OF_HOST));
+            e[1]->step.resident_host->n_rounds = 0;
+            size_t n = strlen(a[0].text), at = n * (size_t)(5 + i) / 14;
+            while (at > 0 && ((unsigned char)a[0].text[at] & 0xC0) == 0x80)
+                at--;
+            if (turn == 0)
+                (void)snprintf(stop, sizeof stop, "%.4s", a[0].text + at);
+        }
+    }
+    lathe_engine_close(e[0]);
+    lathe_engine_close(e[1]);
+}
+
 /* The sequence of a cancelled request is as long as chance has it, and its state is that of so many tokens. */
 static void check_cancelled(const char *spec)
 {
@@ -367,6 +427,7 @@ static bool has_time(const char *spec)
 #define ROUNDS_OF(name, spec)                                                                      \
     CHECKED_WITH(name##_rounds_end_as_they_should, check_ends, spec)                               \
     CHECKED_WITH(name##_rounds_of_calls, check_calls, spec)                                        \
+    CHECKED_WITH(name##_rounds_of_drawn_tokens, check_drawn, spec)                                 \
     CHECKED_WITH(name##_rounds_cancelled, check_cancelled, spec)                                   \
     CHECKED_WITH(name##_rounds_beside_others, check_beside_others, spec)                           \
     CHECKED_WITH(name##_rounds_of_nan, check_nan, spec)                                            \

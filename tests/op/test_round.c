@@ -214,54 +214,64 @@ static void fill(const struct tensor *id, const struct tensor *score, struct rng
 }
 
 /* The path as its definition says, from the tokens themselves. */
-static void want_of(const struct tensor *id, const struct tensor *score, const struct history *h,
-                    int32_t *token)
+static void want_of(const struct tensor *id, const struct tensor *score, const struct resident *r,
+                    const struct history *h, int32_t *token)
 {
     int64_t k = id->dim[1];
     memset(token, 0, (size_t)id->dim[0] * sizeof *token);
     for (int64_t i = 0; i < id->dim[0]; i++) {
         const int32_t *row = tensor_at(id, i);
-        int64_t p = 0, best = -1;
-        float most = 0;
+        int64_t p = 0;
+        float logit[CHOICE_MOST];
         while (i > 0 && ((const int32_t *)tensor_at(id, i - 1))[p] != token[i - 1])
             p++;
         for (int64_t c = 0; c < k; c++) {
             float x = (float)op_at(score, i, p * k + c);
-            if (row[c] < 0 || !isfinite(x))
-                continue;
-            int32_t count = h->times[row[c]] > 0 ? h->times[row[c]] - 1 : 0;
+            int32_t count = row[c] >= 0 && h->times[row[c]] > 0 ? h->times[row[c]] - 1 : 0;
             for (int64_t j = 0; j < i; j++)
                 count += token[j] == row[c];
-            if (h->p->n_seen >= 0 && (count > 0 || h->times[row[c]] > 0))
+            if (row[c] >= 0 && h->p->n_seen >= 0 && (count > 0 || h->times[row[c]] > 0))
                 x = penalised(h->p, x, count);
-            if (best < 0 || x > most || (x == most && row[c] < row[best])) {
-                best = c;
-                most = x;
-            }
+            logit[c] = x;
         }
+        int32_t best = choice_of(&r->choice, logit, row, (int32_t)k, POS + 1 + (int32_t)i);
         if (best < 0)
             return;
         token[i] = row[best];
     }
 }
 
-static void check_walk(int64_t n, int64_t k, bool none, int32_t n_seen)
+/* Greedy, and with filters that leave many or few. */
+static const struct choice choices[] = {
+    {0}, {1, 1, 0, 5, 0}, {0.75, 0.875, 0.0625, ~(uint64_t)0, 12}, {3, 0.5, 0, 6, 40}};
+enum { N_CHOICES = sizeof choices / sizeof choices[0] };
+
+static struct resident *resident_of(const struct choice *c)
+{
+    struct resident *r = op_alloc(sizeof *r);
+    *r = resident_at(SLOT, POS, ANCHOR);
+    r->choice = *c;
+    return r;
+}
+
+static void check_walk(int64_t n, int64_t k, bool none, int32_t n_seen, const struct choice *choice)
 {
     struct rng r = {(uint64_t)(n * 31 + k)};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct tensor id = op_tensor(DT_F32, n, k, 1), score = op_tensor(DT_F32, n, k * k, 2);
-    int32_t want[RESIDENT_ROWS];
+    int32_t want[RESIDENT_ROWS] = {0};
     struct history h = history_of(n_seen);
+    struct resident *resident = resident_of(choice);
     id.dtype = DT_I32;
     fill(&id, &score, &r, none);
-    want_of(&id, &score, &h, want);
-    op_case("%lld steps of %lld", (long long)n, (long long)k);
+    want_of(&id, &score, resident, &h, want);
+    op_case("%lld steps of %lld, temperature %g", (long long)n, (long long)k, choice->temperature);
     for (int i = -1; i < n_envs; i++) {
         struct op_env *e = i < 0 ? op_ref() : &env[i];
         struct tensor token = op_vector(DT_F32, n);
         token.dtype = DT_I32;
-        op_walk(&e->exec, token, id, score, &h);
+        op_walk(&e->exec, token, id, score, resident, &h);
         op_check_ok(e);
         for (int64_t s = 0; s < n; s++)
             if (((const int32_t *)token.data)[s] != want[s])
@@ -269,6 +279,7 @@ static void check_walk(int64_t n, int64_t k, bool none, int32_t n_seen)
                         ((const int32_t *)token.data)[s], want[s]);
     }
     history_free(&h);
+    op_free(resident);
     op_done();
 }
 
@@ -277,8 +288,65 @@ TEST(walk_paths)
     static const int64_t ks[] = {1, 2, 16, 31, 32, 33, 90};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
         for (int64_t n = 1; n < 16; n += 2) {
-            check_walk(n, ks[i], false, -1);
-            check_walk(n, ks[i], true, 0);
-            check_walk(n, ks[i], false, 20);
+            for (size_t c = 0; c < N_CHOICES; c++) {
+                check_walk(n, ks[i], false, -1, &choices[c]);
+                check_walk(n, ks[i], true, 0, &choices[c]);
+                check_walk(n, ks[i], false, 20, &choices[c]);
+            }
         }
+}
+
+/* ---- Choices ------------------------------------------------------------------------------------ */
+
+/* Rows of k logits, some of them not finite or not there, first of all or not. */
+static void check_choose(int64_t T, int64_t k, int32_t first, const struct choice *choice)
+{
+    struct rng r = {(uint64_t)(T * 131 + k)};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct tensor id = op_tensor(DT_F32, T, k, 1), value = op_tensor(DT_F32, T, k, 2);
+    struct resident *resident = resident_of(choice);
+    int32_t want[RESIDENT_ROWS];
+    id.dtype = DT_I32;
+    for (int64_t t = 0; t < T; t++) {
+        static const float odd[] = {NAN, INFINITY, -INFINITY};
+        int32_t *of = tensor_at(&id, t);
+        float *x = tensor_at(&value, t);
+        for (int64_t c = 0; c < k; c++) {
+            of[c] = rng_below(&r, 9) ? (int32_t)(c * 1931 + t) : -1;
+            x[c] = t % 3 == 2 ? (float)rng_below(&r, 4) : 3 * (float)rng_normal(&r);
+        }
+        if (t % 5 == 3)
+            x[t % 2 ? 0 : k - 1] = odd[t % 3];
+        for (int64_t c = 0; c < k && t % 7 == 5; c++)
+            of[c] = -1;
+        int32_t place = x[0] <= FLT_MAX
+                            ? choice_of(choice, x, of, (int32_t)k, POS + 1 + first + (int32_t)t)
+                            : -1;
+        want[t] = place < 0 ? -5 : of[place];
+    }
+    op_case("%lld rows of %lld, temperature %g", (long long)T, (long long)k, choice->temperature);
+    for (int i = -1; i < n_envs; i++) {
+        struct op_env *e = i < 0 ? op_ref() : &env[i];
+        struct tensor token = op_vector(DT_F32, T);
+        token.dtype = DT_I32;
+        op_choose(&e->exec, token, value, id, first, -5, resident);
+        op_check_ok(e);
+        for (int64_t t = 0; t < T; t++)
+            if (((const int32_t *)token.data)[t] != want[t])
+                OP_FAIL("%s: row %lld: %d, expected %d", e->name, (long long)t,
+                        ((const int32_t *)token.data)[t], want[t]);
+    }
+    op_free(resident);
+    op_done();
+}
+
+TEST(choose_rows)
+{
+    static const int64_t ks[] = {1, 2, 31, 32, 33, 64, CHOICE_MOST};
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
+        for (int64_t T = 1; T <= RESIDENT_ROWS; T += 5)
+            for (size_t c = 0; c < N_CHOICES; c++)
+                for (int32_t first = 0; first + T <= RESIDENT_ROWS && first < 4; first++)
+                    check_choose(T, ks[i], first, &choices[c]);
 }

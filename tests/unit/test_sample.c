@@ -2,7 +2,10 @@
  * numerics/B89 and spec/B61. Statistical tests have fixed seeds: they pass or fail for good. */
 #include "test.h"
 
+#include <float.h>
+
 #include "fail_alloc.h"
+#include "op/choice.h"
 #include "op/resident.h"
 #include "sample/noise.h"
 #include "sample/sample.h"
@@ -91,6 +94,26 @@ TEST(gumbel_moments_range_and_bound)
     CHECK(isfinite(noise_gumbel(UINT64_MAX)) && noise_gumbel(UINT64_MAX) > -3.7);
     CHECK(isfinite(noise_gumbel(0)) && noise_gumbel(0) < 36.8);
     CHECK(noise_gumbel_bound(0) >= noise_gumbel(0));
+}
+
+/* The functions of choices beside the library's: 4 units of the last place. */
+TEST(log_and_exp)
+{
+    struct rng r = {3};
+    for (int i = 0; i < 200000; i++) {
+        double x = ldexp(1 + rng_unit(&r), i % 128 - 64);
+        if (i % 4 == 0) /* where the logarithm is near 0 */
+            x = 1 + ldexp(rng_unit(&r) - 0.5, -(i / 4 % 50));
+        double want = log(x);
+        if (!(fabs(choice_log(x) - want) <= 4 * DBL_EPSILON * fabs(want)))
+            FAIL("log %a: %a, expected %a", x, choice_log(x), want);
+        double y = -rng_unit(&r) * (i % 3 ? 2 : 700);
+        want = exp(y);
+        if (!(fabs(choice_exp(y) - want) <= 4 * DBL_EPSILON * want))
+            FAIL("exp %a: %a, expected %a", y, choice_exp(y), want);
+    }
+    CHECK(choice_log(1) == 0 && choice_exp(0) == 1 && choice_exp(-1e300) == 0);
+    CHECK(choice_exp(-INFINITY) == 0);
 }
 
 TEST(noise_depends_on_each_key_alone)
@@ -416,6 +439,7 @@ TEST(the_history_gives_the_choice)
     static int32_t seen[N], times[N];
     struct penalties p;
     const struct history h = {&p, seen, times};
+    struct choice choice;
     struct rng r = {22};
     for (int trial = 0; trial < 200; trial++) {
         lathe_sampling s = plain;
@@ -436,9 +460,9 @@ TEST(the_history_gives_the_choice)
                                     .min_tokens = 4};
         struct bench b = {0};
         bench_open(&b, N, &o);
-        CHECK(!sampler_takes_best(b.s)); /* the end is suppressed */
+        CHECK_INT(sampler_choice(b.s, &choice), 0); /* the end is suppressed */
         sampler_commit(b.s, history, 10);
-        CHECK(sampler_takes_best(b.s));
+        CHECK_INT(sampler_choice(b.s, &choice), 1);
         sampler_history(b.s, &h);
         CHECK_INT(p.n_seen < 0, trial % 4 == 0);
         for (int32_t i = 0; i <= K; i++) {
@@ -451,6 +475,52 @@ TEST(the_history_gives_the_choice)
             CHECK_OK(sampler_pick(b.s, &b.scratch, row, history + 10, i, &id, &err), &err);
             CHECK_INT(logits_argmax(with, &b.ids), id);
         }
+        bench_close(&b);
+    }
+}
+
+/* Of the best candidates, in any order, the choice is that of the row. */
+TEST(candidates_give_the_choice)
+{
+    enum { N = 400 };
+    struct rng r = {29};
+    static const float ps[] = {1, 0.95F, 0.5F, 0.01F, 0};
+    for (int trial = 0; trial < 3000; trial++) {
+        lathe_sampling s = plain;
+        s.temperature = trial % 5 ? 0.25F + 2 * (float)rng_unit(&r) : 0;
+        s.top_k = 1 + (int32_t)rng_below(&r, 64);
+        s.top_p = ps[rng_below(&r, 5)];
+        s.min_p = trial % 3 ? 0 : (float)rng_unit(&r) / 4;
+        s.seed = trial;
+        struct sampler_options o = {.sampling = &s, .n_prompt = trial % 100, .prompt = NULL};
+        struct bench b = {0};
+        struct choice choice;
+        struct candidate c[N];
+        float value[CHOICE_MOST];
+        int32_t id[CHOICE_MOST], n = s.top_k + (int32_t)rng_below(&r, 64), want;
+        lathe_error err;
+        bench_open(&b, N, &o);
+        CHECK_INT(sampler_choice(b.s, &choice), s.temperature > 0 ? s.top_k : 1);
+        for (int k = 0; k < N; k++) { /* many are equal */
+            row[k] = (float)rng_below(&r, 9) - 4;
+            c[k] = (struct candidate){0, row[k], k};
+        }
+        qsort(c, N, sizeof *c, by_better);
+        for (int32_t k = 0; k < n; k++) {
+            int32_t at = (k * 7 + trial) % n;
+            at = n % 7 ? at : k;
+            value[at] = c[k].logit;
+            id[at] = c[k].id;
+        }
+        if (n < CHOICE_MOST) { /* what is no candidate */
+            value[n] = trial % 2 ? NAN : 100;
+            id[n] = trial % 2 ? 3 : -1;
+            n++;
+        }
+        CHECK_OK(sampler_pick(b.s, &b.scratch, row, NULL, 0, &want, &err), &err);
+        int32_t place = choice_of(&choice, value, id, n, sampler_position(b.s));
+        CHECK(place >= 0);
+        CHECK_INT(id[place], want);
         bench_close(&b);
     }
 }

@@ -11,7 +11,14 @@ lathe_status cpu_penalise(void *stream, const struct penalise_args *a, lathe_err
 lathe_status cpu_walk(void *stream, const struct walk_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    resident_walk(a->token, a->id, a->score, a->h);
+    resident_walk(a->token, a->id, a->score, a->r, a->h);
+    return LATHE_OK;
+}
+
+lathe_status cpu_choose(void *stream, const struct choose_args *a, lathe_error *err)
+{
+    (void)stream, (void)err;
+    resident_choose(a->token, a->value, a->id, a->first, a->none, a->r);
     return LATHE_OK;
 }
 

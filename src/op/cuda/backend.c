@@ -229,7 +229,7 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err)
 enum {
     ZEROS = 256, /* bytes behind the ring that stay zero */
     /* At the 27B's size, with rounds of one number of rows captured, an H200 has 14 MB beside what was taken; a graph is at
-     * most a thousand launches of a KB, and there are some 50 where the number of rows is chosen round by round. */
+     * most a thousand launches of a KB, and there are up to 64 where the number of rows is chosen round by round. */
     DRIVER = 64 << 20,
 };
 

@@ -1,4 +1,4 @@
-/* The operators of rounds that the device decides: penalties, the walk through candidates, the end of a round. All are
+/* The operators of rounds that the device decides: penalties, choices of tokens and drafts, the end of a round. All are
  * bound by the latency of a few reads. */
 #include <float.h>
 
@@ -60,45 +60,132 @@ extern "C" lathe_status cuda_penalise(void *stream, const struct penalise_args *
     return cuda_launched(c, err);
 }
 
+/* ---- Choices, as choice_of makes them ----------------------------------------------------------- */
+
+/* k candidates, and what a warp notes of them. */
+struct candidates {
+    float x[CHOICE_MOST];
+    int32_t id[CHOICE_MOST];      /* -1: not there */
+    uint64_t weight[CHOICE_MOST]; /* fixed; 0 of what top-k leaves out */
+};
+
+/* The place of the best of a warp's candidates, -1 if none is there. */
+__device__ __forceinline__ int32_t best_of(const struct candidates &a, int32_t k)
+{
+    int32_t best = -1, best_id = INT32_MAX;
+    float most = 0;
+    for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32)
+        if (a.id[c] >= 0 && (best < 0 || choice_is_better(a.x[c], a.id[c], most, best_id)))
+            best = c, best_id = a.id[c], most = a.x[c];
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) {
+        int32_t c = __shfl_xor_sync(0xffffffffu, best, m);
+        int32_t of = __shfl_xor_sync(0xffffffffu, best_id, m);
+        float x = __shfl_xor_sync(0xffffffffu, most, m);
+        if (c >= 0 && (best < 0 || choice_is_better(x, of, most, best_id)))
+            best = c, best_id = of, most = x;
+    }
+    return best;
+}
+
+/* How many candidates are better than c. */
+__device__ __forceinline__ int32_t n_better(const struct candidates &a, int32_t k, int32_t c)
+{
+    int32_t n = 0;
+    for (int32_t j = 0; j < k; j++)
+        n += a.id[j] >= 0 && choice_is_better(a.x[j], a.id[j], a.x[c], a.id[c]);
+    return n;
+}
+
+/* What they weigh together. */
+__device__ __forceinline__ uint64_t better_weight(const struct candidates &a, int32_t k, int32_t c)
+{
+    uint64_t sum = 0;
+    for (int32_t j = 0; j < k; j++)
+        if (a.id[j] >= 0 && choice_is_better(a.x[j], a.id[j], a.x[c], a.id[c]))
+            sum += a.weight[j];
+    return sum;
+}
+
+/* By a warp, which has written x and id and synchronised: the place of the chosen candidate, -1 if none is there. */
+static __device__ int32_t choose_place(const struct choice &p, struct candidates &a, int32_t k,
+                                       int32_t position)
+{
+    int32_t best = best_of(a, k);
+    if (best < 0 || p.temperature == 0)
+        return best;
+    int32_t top_k = p.top_k > 0 ? p.top_k : INT32_MAX;
+    float top = a.x[best];
+    unsigned long long sum = 0;
+    for (int32_t c = (int32_t)threadIdx.x; c < k && p.top_p < 1; c += 32) {
+        bool is_in = a.id[c] >= 0 && n_better(a, k, c) < top_k;
+        a.weight[c] = is_in ? choice_fixed(choice_weight(a.x[c], top, p.temperature)) : 0;
+        sum += a.weight[c];
+    }
+    __syncwarp();
+    double need = choice_need(p.top_p, warp_sum(sum)), most = 0;
+    int32_t chosen = -1, id = INT32_MAX;
+    for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
+        int32_t of = a.id[c];
+        if (of < 0 || n_better(a, k, c) >= top_k)
+            continue;
+        uint64_t better = p.top_p < 1 ? better_weight(a, k, c) : 0;
+        if (better > 0 && !((double)better < need))
+            continue;
+        if (p.min_p > 0 && !(choice_weight(a.x[c], top, p.temperature) >= p.min_p))
+            continue;
+        double key =
+            choice_key(a.x[c], p.temperature, choice_gumbel(choice_bits(p.seed, position, of, 0)));
+        if (chosen < 0 || key > most || (key == most && of < id))
+            chosen = c, id = of, most = key;
+    }
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) {
+        int32_t c = __shfl_xor_sync(0xffffffffu, chosen, m);
+        int32_t of = __shfl_xor_sync(0xffffffffu, id, m);
+        double key = __shfl_xor_sync(0xffffffffu, most, m);
+        if (c >= 0 && (chosen < 0 || key > most || (key == most && of < id)))
+            chosen = c, id = of, most = key;
+    }
+    return chosen;
+}
+
+/* Of the token that follows row i. */
+__device__ __forceinline__ int32_t next_pos(const struct resident *r, int32_t i)
+{
+    return r->pos[1 + i] + 1;
+}
+
 /* A warp. */
 static __global__ void __launch_bounds__(32)
     walk(int32_t *token, const int32_t *id, int64_t id_stride, const float *score,
-         int64_t score_stride, int32_t n, int32_t k, struct history h)
+         int64_t score_stride, int32_t n, int32_t k, const struct resident *r, struct history h)
 {
     begin_kernel();
     __shared__ int32_t taken[RESIDENT_ROWS];
+    __shared__ struct candidates a;
     struct penalties p = *h.p;
+    struct choice choice = r->choice;
     int32_t place = 0, i = 0;
     for (; i < n; i++) {
-        int32_t best = -1, best_id = INT32_MAX;
-        float most = 0;
         for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
             int32_t of = id[i * id_stride + c];
             float x = score[i * score_stride + (int64_t)place * k + c];
-            if (of < 0 || !(fabsf(x) <= FLT_MAX))
-                continue;
-            if (p.n_seen >= 0) {
+            bool there = of >= 0 && fabsf(x) <= FLT_MAX;
+            if (there && p.n_seen >= 0) {
                 int32_t times = h.times[of], more = count_of(taken, i, of);
                 if (times > 0 || more > 0)
                     x = with_penalties(p, x, max(times - 1, 0) + more);
             }
-            if (best < 0 || x > most || (x == most && of < best_id))
-                best = c, best_id = of, most = x;
+            a.x[c] = x;
+            a.id[c] = there ? of : -1;
         }
-#pragma unroll
-        for (int m = 16; m > 0; m >>= 1) {
-            int32_t c = __shfl_xor_sync(0xffffffffu, best, m);
-            int32_t of = __shfl_xor_sync(0xffffffffu, best_id, m);
-            float x = __shfl_xor_sync(0xffffffffu, most, m);
-            if (c >= 0 && (best < 0 || x > most || (x == most && of < best_id)))
-                best = c, best_id = of, most = x;
-        }
-        place = best;
-        if (best < 0)
+        __syncwarp();
+        place = choose_place(choice, a, k, next_pos(r, i));
+        if (place < 0)
             break;
-        __syncwarp(); /* all have counted in taken */
         if (threadIdx.x == 0)
-            token[i] = taken[i] = best_id;
+            token[i] = taken[i] = a.id[place];
         __syncwarp();
     }
     for (i += (int32_t)threadIdx.x; i < n; i += 32)
@@ -110,7 +197,36 @@ extern "C" lathe_status cuda_walk(void *stream, const struct walk_args *a, lathe
     struct gpu *c = cuda_of(stream);
     launch_next(c, walk, 1, 32, 0, (int32_t *)a->token.data, (const int32_t *)a->id.data,
                 a->id.stride, (const float *)a->score.data, a->score.stride, a->id.dim[0],
-                a->id.dim[1], *a->h);
+                a->id.dim[1], a->r, *a->h);
+    return cuda_launched(c, err);
+}
+
+/* A warp a row. */
+static __global__ void __launch_bounds__(32)
+    choose(int32_t *token, const float *value, int64_t value_stride, const int32_t *id,
+           int64_t id_stride, int32_t k, int32_t first, int32_t none, const struct resident *r)
+{
+    begin_kernel();
+    __shared__ struct candidates a;
+    int32_t t = (int32_t)blockIdx.x;
+    for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
+        float x = value[t * value_stride + c];
+        a.x[c] = x;
+        a.id[c] = fabsf(x) <= FLT_MAX ? id[t * id_stride + c] : -1;
+    }
+    struct choice choice = r->choice;
+    __syncwarp();
+    int32_t place = choose_place(choice, a, k, next_pos(r, first + t));
+    if (threadIdx.x == 0)
+        token[t] = place < 0 || !(value[t * value_stride] <= FLT_MAX) ? none : a.id[place];
+}
+
+extern "C" lathe_status cuda_choose(void *stream, const struct choose_args *a, lathe_error *err)
+{
+    struct gpu *c = cuda_of(stream);
+    launch_next(c, choose, (unsigned)a->id.dim[0], 32, 0, (int32_t *)a->token.data,
+                (const float *)a->value.data, a->value.stride, (const int32_t *)a->id.data,
+                a->id.stride, (int32_t)a->id.dim[1], a->first, a->none, a->r);
     return cuda_launched(c, err);
 }
 
