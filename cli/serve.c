@@ -54,7 +54,8 @@ static const char help[] =
     "  --drain-delay S        at the end, not ready but serving (0)\n"
     "  --drain-timeout S      then, for what still runs (30)\n"
     "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
-    "  --json-keepalive S     (240; 0: none)  --log text|json|off\n"
+    "  --body-timeout S       (300)  --json-keepalive S  (240; 0: none)\n"
+    "  --log text|json|off\n"
     "  --log-level error|info|debug|@FILE  (info)  --log-bodies   what was asked, too\n"
     "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
@@ -72,7 +73,8 @@ struct serve {
     int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
     const char *responses_reasoning;
     int64_t responses_store;
-    int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
+    int64_t queue_timeout, request_timeout, write_timeout, body_timeout, json_keepalive,
+        drain_delay;
     int64_t default_max_tokens, max_calls;
     bool always_usage;
     const char *prefill, *late_system, *tool_choice_none, *billing_header;
@@ -133,6 +135,7 @@ static void add_options(struct serve *v)
     option_int(o, "--drain-timeout", NULL, &v->drain_timeout, 0, 86400);
     option_int(o, "--drain-delay", NULL, &v->drain_delay, 0, 86400);
     option_int(o, "--write-timeout", NULL, &v->write_timeout, 1, 86400);
+    option_int(o, "--body-timeout", NULL, &v->body_timeout, 1, 86400);
     option_int(o, "--json-keepalive", NULL, &v->json_keepalive, 0, 86400);
     option_int(o, "--default-max-tokens", NULL, &v->default_max_tokens, 1, INT32_MAX);
     option_path(o, "--tls-cert", NULL, &v->tls_cert);
@@ -149,6 +152,7 @@ static void add_options(struct serve *v)
     option_word(o, "--timings", NULL, &v->timings, "on|off");
     v->host = "127.0.0.1";
     v->write_timeout = 60;
+    v->body_timeout = 300;
     v->trace_size = 64;
     v->json_keepalive = 240;
     v->port = 8080;
@@ -222,6 +226,7 @@ static void fill(struct serve *v, struct server_options *o)
     o->queue_timeout_s = (int32_t)v->queue_timeout;
     o->request_timeout_s = (int32_t)v->request_timeout;
     o->write_timeout_s = (int32_t)v->write_timeout;
+    o->body_timeout_s = (int32_t)v->body_timeout;
     o->json_keepalive_s = (int32_t)v->json_keepalive;
     o->default_max_tokens = (int32_t)v->default_max_tokens;
     o->strict_model = v->strict_model;

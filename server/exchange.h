@@ -49,7 +49,7 @@ struct exchange {
     char etag[24]; /* of a file of the page, which a browser may keep; "" for everything else */
     char response_id[40]; /* x-response-id, of a response that is going to be stored; "" for none */
     struct buf unknown;   /* x-unknown-fields: names, separated by ", " */
-    int n_unknown;
+    int n_unknown, n_listed; /* fields; of these in the header */
     struct record record;
     struct buf trace;    /* members of its JSON object in the trace; empty if there is none */
     struct buf warnings; /* x-warnings: sentences, separated by "; " */

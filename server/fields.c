@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "log.h"
 #include "state.h"
 
 const char *json_kind(const json_t *v)
@@ -160,6 +161,18 @@ static bool is_plain(const char *s)
            s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")] == 0;
 }
 
+static void note_unknown(const struct fields *f, struct exchange *x, const char *key)
+{
+    char name[160];
+    x->n_unknown++;
+    (void)snprintf(name, sizeof name, "%s%s", f->path, key);
+    log_first(x->server, "unknown field", name);
+    if (!is_plain(key) || x->n_listed >= MAX_LISTED_NAMES ||
+        x->unknown.len + strlen(f->path) + strlen(key) + 2 > MAX_LISTED_BYTES)
+        return;
+    buf_printf(&x->unknown, "%s%s%s", x->n_listed++ ? ", " : "", f->path, key);
+}
+
 bool fields_unknown(const struct fields *f, struct exchange *x, const char *const *known, size_t n)
 {
     union {
@@ -179,11 +192,7 @@ bool fields_unknown(const struct fields *f, struct exchange *x, const char *cons
             return refuse_field(&x->failure, UNSUPPORTED_FIELD, param,
                                 "%.120s is no field of this route", param);
         }
-        if (is_plain(key) && x->n_unknown < MAX_LISTED_NAMES &&
-            x->unknown.len + strlen(f->path) + strlen(key) + 2 <= MAX_LISTED_BYTES) {
-            buf_printf(&x->unknown, "%s%s%s", x->n_unknown ? ", " : "", f->path, key);
-            x->n_unknown++;
-        }
+        note_unknown(f, x, key);
     }
     return true;
 }

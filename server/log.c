@@ -134,6 +134,11 @@ static const char *finish_word(const struct record *r)
                                                    : "stop";
 }
 
+double decode_rate(int32_t n, double decode_ms)
+{
+    return n > 1 && decode_ms > 0 ? (n - 1) * 1e3 / decode_ms : 0;
+}
+
 static void put_generation(struct buf *out, bool json, const struct record *r)
 {
     const lathe_usage *u = &r->usage;
@@ -150,8 +155,7 @@ static void put_generation(struct buf *out, bool json, const struct record *r)
     put_number(out, json, "queue_ms", u->queue_ms, 1);
     put_number(out, json, "prefill_ms", u->prefill_ms, 1);
     put_number(out, json, "decode_ms", u->decode_ms, 1);
-    put_number(out, json, "tokens_per_second",
-               u->decode_ms > 0 ? u->completion_tokens * 1e3 / u->decode_ms : 0, 1);
+    put_number(out, json, "tokens_per_second", decode_rate(u->completion_tokens, u->decode_ms), 1);
     put_number(out, json, "drafted", u->spec.drafted, 0);
     put_number(out, json, "accepted", u->spec.accepted, 0);
 }
@@ -188,19 +192,6 @@ static bool is_wanted(const struct exchange *x, int status)
            (level != LOG_LEVEL_ERROR || status >= 500);
 }
 
-static void tell_unknown_fields(const struct exchange *x)
-{
-    const char *s = buf_str(&x->unknown);
-    char name[80];
-    while (*s) {
-        size_t n = strcspn(s, ",");
-        (void)snprintf(name, sizeof name, "%.*s", (int)n, s);
-        log_first(x->server, "unknown field", name);
-        s += n;
-        s += strspn(s, ", ");
-    }
-}
-
 void log_request(const struct exchange *x, int status, int64_t ms)
 {
     const struct server_options *o = &x->server->options;
@@ -208,7 +199,6 @@ void log_request(const struct exchange *x, int status, int64_t ms)
     bool json = o->log_json;
     if (!is_wanted(x, status))
         return;
-    tell_unknown_fields(x);
     buf_init(&line, o->log_bodies ? BODY_LINE_LIMIT : LINE_LIMIT);
     if (json)
         buf_putc(&line, '{');
@@ -246,6 +236,8 @@ void log_first(struct server *s, const char *what, const char *name)
     struct log *l = s->log;
     lathe_error text;
     bool is_new = true;
+    if (!s->options.log)
+        return;
     (void)fail(&text, LATHE_OK, "%s %.120s", what, name);
     pthread_mutex_lock(&l->lock);
     for (size_t i = 0; i < l->n_firsts && is_new; i++)

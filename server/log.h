@@ -27,4 +27,7 @@ void log_notice(struct server *s, enum log_level level, const char *fmt, ...) PR
 /* A notice of a name, the first time that it is met; at most 256 of them. */
 void log_first(struct server *s, const char *what, const char *name);
 
+/* Tokens a second behind the first, which the prompt's pass gives; 0 of one token. */
+double decode_rate(int32_t n, double decode_ms);
+
 #endif

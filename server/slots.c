@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "log.h"
 #include "served.h"
 #include "state.h"
 #include "url.h"
@@ -41,7 +42,7 @@ static void put_slot(struct buf *out, struct server *s, int32_t i, const lathe_s
                (int)slot->n_decoded, (int)slot->n_reasoning,
                lathe_engine_drafter(s->engine, &draft_k), (int)slot->accepted, (int)slot->drafted);
     buf_printf(out, ",\"tokens_per_second\":%.3f,\"seconds\":%.3f}",
-               slot->decode_ms > 0 ? slot->n_decoded * 1e3 / slot->decode_ms : 0,
+               decode_rate(slot->n_decoded, slot->decode_ms),
                (slot->prefill_ms + slot->decode_ms) * 1e-3);
 }
 

@@ -123,7 +123,7 @@ typedef struct lathe_conversation {
     /* The last message is the assistant's, and the answer goes on with it: the text ends inside it. Its reasoning alone
      * leaves the think block open; a text closes it, and has no blanks at its end. */
     bool continue_last;
-    const lathe_turn *turn; /* [n_turns] */
+    const lathe_turn *turn; /* [n_turns], in the order of their messages; others are not used */
     size_t n_turns;
 } lathe_conversation;
 

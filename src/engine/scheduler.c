@@ -26,32 +26,36 @@ static int32_t common(const struct slot *s, const lathe_request *r)
 
 /* What of it the state of the slot can be used for: all of its tokens or nothing, since a recurrent state cannot
  * be cut back; and the prompt's last token is always computed, for its logits. */
-static int32_t reusable(const struct slot *s, const lathe_request *r)
+static int32_t reusable(const struct slot *s, const lathe_request *r, int32_t n_common)
 {
-    int32_t n = s->n_committed;
-    return r->reuse_prefix && n < r->n_prompt && common(s, r) == n ? n : 0;
+    return r->reuse_prefix && n_common < r->n_prompt && n_common == s->n_committed ? n_common : 0;
+}
+
+/* What slots hold of a prompt. */
+struct held_prefix {
+    int32_t n;    /* tokens, of the slot that has most */
+    bool is_busy; /* that one */
+    bool any;     /* any slot holds anything */
+};
+
+static void note_prefix(struct held_prefix *p, const struct slot *s, int32_t n_common)
+{
+    p->any |= s->n_committed > 0;
+    if (n_common <= p->n)
+        return;
+    p->n = n_common;
+    p->is_busy = s->request != NULL;
 }
 
 /* Fills in what the prompt shares with what slots hold, and why not more of it is reused than n_cached tokens. */
-static void explain_reuse(const struct lathe_engine *e, lathe_request *r, int32_t n_cached)
+static void explain_reuse(lathe_request *r, const struct held_prefix *p, int32_t n_cached)
 {
-    int32_t best = 0;
-    bool any = false, is_busy = false;
-    for (int32_t i = 0; i < e->options.n_slots; i++) {
-        const struct slot *s = &e->slots[i];
-        int32_t n = common(s, r);
-        any |= s->n_committed > 0;
-        if (n > best) {
-            best = n;
-            is_busy = s->request != NULL;
-        }
-    }
     r->usage.cached_tokens = n_cached;
-    r->usage.common_tokens = best;
+    r->usage.common_tokens = p->n;
     r->usage.miss = !r->reuse_prefix               ? LATHE_MISS_OFF
-                    : n_cached == best && best > 0 ? LATHE_MISS_NONE
-                    : !any                         ? LATHE_MISS_COLD
-                    : is_busy                      ? LATHE_MISS_OCCUPIED
+                    : n_cached == p->n && p->n > 0 ? LATHE_MISS_NONE
+                    : !p->any                      ? LATHE_MISS_COLD
+                    : p->is_busy                   ? LATHE_MISS_OCCUPIED
                                                    : LATHE_MISS_DIFFERS;
 }
 
@@ -59,20 +63,23 @@ static void explain_reuse(const struct lathe_engine *e, lathe_request *r, int32_
 static void admit(struct lathe_engine *e, lathe_request *r)
 {
     struct slot *best = NULL;
+    struct held_prefix held = {.n = 0};
     int32_t best_n = -1;
     for (int32_t i = 0; i < e->options.n_slots; i++) {
         struct slot *s = &e->slots[i];
+        int32_t n_common = common(s, r);
+        note_prefix(&held, s, n_common);
         if (s->phase != SLOT_FREE)
             continue;
         /* Of slots that do not help, the emptiest: others may still be continued. */
-        int32_t n = reusable(s, r);
+        int32_t n = reusable(s, r, n_common);
         bool better = !best || n > best_n || (n == best_n && s->n_committed < best->n_committed);
         if (better) {
             best = s;
             best_n = n;
         }
     }
-    explain_reuse(e, r, best_n);
+    explain_reuse(r, &held, best_n);
     if (best_n == 0 && best->n_committed > 0)
         slot_wipe(e, best);
     best->request = r;

@@ -174,7 +174,8 @@ static size_t generated_from(const lathe_prompt *p, const struct span *s)
 
 struct source {
     const lathe_turn *turn;
-    size_t n_turns;
+    size_t n_turns,
+        at; /* at: the first one of the turn of the prompt that comes, or of a later one */
     const size_t *message;
     size_t n_messages;
     const struct replay_memory *memory;
@@ -206,11 +207,13 @@ static lathe_status put_known(struct tokens *o, const lathe_text *text, const la
         if (n && match(text, p, s, s->begin, id, n) == s->end - s->begin)
             return put_turn(o, text, p, s, s->begin, s->end, id, n, err);
     }
-    for (size_t i = 0; i < from->n_turns && k < from->n_messages; i++) {
+    if (k >= from->n_messages)
+        return copy(o, &p->tokens, s->from, s->to, 0, err);
+    while (from->at < from->n_turns && from->turn[from->at].message < from->message[k])
+        from->at++;
+    for (size_t i = from->at; i < from->n_turns && from->turn[i].message == from->message[k]; i++) {
         const lathe_turn *turn = &from->turn[i];
         size_t begin = generated_from(p, s);
-        if (turn->message != from->message[k])
-            continue;
         size_t n = turn->n ? match(text, p, s, begin, turn->id, turn->n) : 0;
         if (n)
             return put_turn(o, text, p, s, begin, begin + n, turn->id, turn->n, err);
@@ -222,7 +225,13 @@ lathe_status replay_prompt(const lathe_text *text, lathe_prompt *p, const lathe_
                            size_t n_turns, const size_t *message, size_t n_messages,
                            const struct replay_memory *memory, lathe_error *err)
 {
-    struct source from = {turn, n_turns, message, n_messages, memory, {0}};
+    struct source from = {
+        .turn = turn,
+        .n_turns = n_turns,
+        .message = message,
+        .n_messages = n_messages,
+        .memory = memory,
+    };
     struct tokens o = {0};
     lathe_status st = LATHE_OK;
     size_t done = 0, k = 0;

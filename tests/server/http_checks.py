@@ -329,6 +329,24 @@ def check_strict_fields(_):
         is_((a.status, a.code, a.json["error"]["param"]), (400, "unsupported_parameter", "surprise"))
 
 
+def check_body_timeout(_):
+    """Of a body whose bytes come one by one. 30 s without a byte, the other limit, are never reached."""
+    with Server(PROGRAM, MODEL, "--body-timeout", "1") as s, s.connect() as c:
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+        c.settimeout(0.2)
+        end = time.monotonic() + 25
+        while time.monotonic() < end:
+            try:
+                c.sendall(b" ")
+                if c.recv(100) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+        raise AssertionError("the connection is still open")
+
+
 def check_too_many_connections(_):
     with Server(PROGRAM, MODEL, "--max-connections", "4") as s:
         held = [s.connect() for _ in range(4)]

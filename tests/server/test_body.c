@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "server/conversation.h"
+#include "server/log.h"
 #include "server/state.h"
 
 #include "test.h"
@@ -98,6 +99,51 @@ TEST(unknown_fields)
     CHECK(!fields_unknown(&r.f, &r.x, known, 1));
     CHECK_REFUSED(&r, UNSUPPORTED_FIELD, "b", "b is no field");
     close_body(&r);
+}
+
+static void keep_line(void *ctx, const char *line)
+{
+    buf_puts(ctx, line);
+    buf_putc(ctx, '\n');
+}
+
+/* A header has plain names alone; the log has all of them, once, and all count. */
+TEST(unknown_fields_of_odd_names)
+{
+    static const char *const known[] = {"a"};
+    struct rig r;
+    struct buf lines;
+    lathe_error err;
+    buf_init(&lines, 1 << 16);
+    CHECK(open_body(&r, "{\"a\":1,\"c d\":3,\"b\":2,\"\\u00e9\":4,\"x\\ny\":5}"));
+    CHECK_OK(log_open(&r.server.log, &err), &err);
+    atomic_store(&r.server.log_level, LOG_LEVEL_INFO);
+    r.server.options.log = keep_line;
+    r.server.options.log_ctx = &lines;
+    for (int i = 0; i < 2; i++) {
+        CHECK(fields_unknown(&r.f, &r.x, known, 1));
+        CHECK_INT(r.x.n_unknown, 4 * (i + 1));
+    }
+    CHECK_STR(buf_str(&r.x.unknown), "b, b");
+    const char *const told[] = {"unknown field c d, here", "unknown field b, here",
+                                "unknown field \xC3\xA9, here"};
+    for (size_t i = 0; i < 3; i++) {
+        const char *first = strstr(buf_str(&lines), told[i]);
+        CHECK(first && !strstr(first + 1, told[i]));
+    }
+    int n = 0;
+    for (size_t i = 0; i < lines.len; i++)
+        n += lines.data[i] == '\n';
+    CHECK_INT(n, 4);
+    buf_release(&lines);
+    log_close(r.server.log);
+    close_body(&r);
+}
+
+TEST(rates)
+{
+    CHECK(decode_rate(0, 0) == 0 && decode_rate(1, 0.002) == 0 && decode_rate(2, 0) == 0);
+    CHECK(decode_rate(11, 100) == 100);
 }
 
 static void check_messages(const char *in, const char *want)

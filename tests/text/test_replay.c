@@ -242,6 +242,43 @@ TEST(open_turns)
     lathe_text_close(t);
 }
 
+/* Of a message the first turn that fits is used; turns that are not in the order of messages are not. */
+TEST(several_turns)
+{
+    static const char messages[] =
+        "[" USER ", {\"role\": \"assistant\", \"content\": \"one word\"}, " USER
+        ", {\"role\": \"assistant\", \"content\": \"two words\"}, " USER "]";
+    lathe_text *t = open_nano();
+    struct ids wrong = {.n = 0}, one = {.n = 0}, two = {.n = 0};
+    add_letters(t, &wrong, "three");
+    add_letters(t, &one, "one");
+    add_letters(t, &two, "two");
+    const lathe_turn turn[] = {{1, wrong.id, wrong.n},
+                               {1, one.id, one.n},
+                               {3, wrong.id, wrong.n},
+                               {3, two.id, two.n}},
+                     late[] = {{3, two.id, two.n}, {1, one.id, one.n}};
+    lathe_conversation c = {
+        .messages = messages, .thinking = LATHE_OFF, .preserve_thinking = LATHE_OFF};
+    lathe_prompt plain, p;
+    lathe_error e;
+    CHECK_OK(lathe_render(t, &c, &plain, &e), &e);
+    c.turn = turn;
+    c.n_turns = 4;
+    CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+    check_sound(t, &p, &plain);
+    CHECK(contains(&p, &one) && contains(&p, &two));
+    lathe_prompt_release(&p);
+    c.turn = late;
+    c.n_turns = 2;
+    CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+    check_sound(t, &p, &plain);
+    CHECK(!contains(&p, &one) && contains(&p, &two));
+    lathe_prompt_release(&p);
+    lathe_prompt_release(&plain);
+    lathe_text_close(t);
+}
+
 /* Without memory for it a turn may be tokenised, or the prompt fail; nothing else. */
 TEST(failing_allocations)
 {
