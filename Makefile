@@ -155,6 +155,14 @@ $B/cli/%.o: CPPFLAGS += -I.
 $B/server/%.o: CPPFLAGS += -Iserver
 $B/server/page.o: $(wildcard server/page/*)
 
+# The commit of the source, for one file alone.
+REVISION := $(or $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null)),unknown)
+$B/revision: FORCE
+	@mkdir -p $(@D)
+	@echo '$(REVISION)' | cmp -s - $@ || echo '$(REVISION)' >$@
+$B/cli/revision.o: $B/revision
+$B/cli/revision.o: CPPFLAGS += -DLATHE_REVISION='"$(REVISION)"'
+
 $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(DEPFLAGS) -c -o $@ $<

@@ -15,6 +15,9 @@ enum exit_code {
     EXIT_INTERRUPTED = 130, /* Ctrl-C */
 };
 
+/* The commit of the source that the program was built from, with -dirty behind it where files differ; "unknown" outside of git. */
+extern const char cli_revision[];
+
 /* "lathe: message" on standard error. An argument is refused for what the command line says: EXIT_USAGE;
  * EXIT_FAILED for the rest. */
 int cli_fail(const lathe_error *err);

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         return cli_flush();
     }
     if (strcmp(argv[1], "--version") == 0) {
-        (void)printf("lathe %s\n", lathe_version());
+        (void)printf("lathe %s-%s\n", lathe_version(), cli_revision);
         return cli_flush();
     }
     for (size_t i = 0; i < N_COMMANDS; i++)

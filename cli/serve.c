@@ -218,6 +218,7 @@ static void fill(struct serve *v, struct server_options *o)
         v->key.value[v->key.n++] = key;
     server_options_init(o);
     fill_thinking(v, o);
+    o->revision = cli_revision;
     o->host = v->host;
     o->port = (int32_t)v->port;
     o->model_dir = v->engine.model;

@@ -1,5 +1,6 @@
 #include "info.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -68,6 +69,8 @@ void version(struct exchange *x)
     put(&x->reply, lathe_version());
     buf_puts(&x->reply, ",\"build\":");
     put(&x->reply, lathe_build());
+    buf_puts(&x->reply, ",\"revision\":");
+    put(&x->reply, server_revision(s));
     buf_puts(&x->reply, ",\"model\":");
     put(&x->reply, s->model);
     buf_puts(&x->reply, ",\"weights_sha256\":");
@@ -206,6 +209,8 @@ void props(struct exchange *x)
                (int)s->options.n_ctx);
     put_or_null(out, s->eos_token);
     buf_puts(out, ",\"build_info\":");
-    put(out, lathe_version());
+    char build[128];
+    (void)snprintf(build, sizeof build, "%s-%.64s", lathe_version(), server_revision(s));
+    put(out, build);
     buf_putc(out, '}');
 }

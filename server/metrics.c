@@ -310,7 +310,9 @@ static void put_build(struct page *p, const struct server *s, const lathe_activi
     int phase = atomic_load(&s->phase);
     char labels[128];
     family(p, "lathe_build_info", "gauge", "The version that runs");
-    labelled(p, "lathe_build_info", "version", lathe_version(), 1);
+    (void)snprintf(labels, sizeof labels, "version=\"%s\",revision=\"%.64s\",", lathe_version(),
+                   server_revision(s));
+    sample(p, "lathe_build_info", labels, 1);
     single(p, "lathe_ready", "gauge", "1 where /ready is 200",
            phase == PHASE_READY && !atomic_load(&s->has_failed));
     family(p, "lathe_slots", "gauge", "Slots by what they do");

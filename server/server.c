@@ -1,5 +1,6 @@
 #include "server.h"
 
+#include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <stdio.h>
@@ -108,14 +109,30 @@ static lathe_status read_eos_token(struct server *s, lathe_error *err)
     return st;
 }
 
-static void make_fingerprint(struct server *s)
+static lathe_status make_fingerprint(struct server *s, lathe_error *err)
 {
     unsigned char digest[SHA256_DIGEST_LENGTH];
-    char all[512];
-    int n = snprintf(all, sizeof all, "%s\n%s\n%s", lathe_version(), s->template_sha256, s->model);
-    SHA256((const unsigned char *)all, (size_t)n, digest);
+    const char *part[] = {lathe_version(), server_revision(s), lathe_build(), s->template_sha256};
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    bool ok = md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    for (size_t i = 0; ok && i < sizeof part / sizeof *part; i++)
+        ok = EVP_DigestUpdate(md, part[i], strlen(part[i]) + 1) == 1;
+    if (ok)
+        weights_sample(s->options.model_dir, md);
+    ok = ok && EVP_DigestFinal_ex(md, digest, NULL) == 1;
+    EVP_MD_CTX_free(md);
+    if (!ok)
+        return fail(err, LATHE_E_MEMORY, "SHA-256 failed");
     (void)snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x%02x", digest[0],
                    digest[1], digest[2], digest[3], digest[4], digest[5]);
+    if (s->options.fingerprint)
+        (void)snprintf(s->fingerprint, sizeof s->fingerprint, "%s", s->options.fingerprint);
+    return LATHE_OK;
+}
+
+const char *server_revision(const struct server *s)
+{
+    return s->options.revision ? s->options.revision : "unknown";
 }
 
 /* ---- What SIGHUP reads again ---------------------------------------------------------------- */
@@ -220,7 +237,7 @@ lathe_status server_open(struct server **out, const struct server_options *o, la
     if (!st)
         st = read_eos_token(s, err);
     if (!st)
-        make_fingerprint(s);
+        st = make_fingerprint(s, err);
     if (!st)
         st = log_open(&s->log, err);
     if (!st)

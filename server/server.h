@@ -76,9 +76,12 @@ struct server_options {
     bool trace_text;
     bool log_bodies;        /* the lines have the bodies of requests */
     int32_t body_timeout_s; /* of all of a request's body, however its bytes come */
-    /* For tests: seconds since 1970, and 24 characters that no other id has. NULL: the clock, and random ones. */
+    const char *revision;   /* of the source that the program was built from; NULL: "unknown" */
+    /* For tests: seconds since 1970, 24 characters that no other id has, and what replies have as the fingerprint. NULL: the
+     * clock, random ones, and that of program and weights. */
     int64_t (*now)(void);
     void (*id)(char out[25]);
+    const char *fingerprint;
 };
 /* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece,
  * 300 s for a body, no other timeouts, 256 responses. */

@@ -39,13 +39,14 @@ struct server {
     char *template;           /* chat_template.jinja; "" if there is none */
     char template_sha256[65];
     char eos_token[64];   /* "" if not known */
-    char fingerprint[20]; /* "fp_": of the program, the template and the model's name */
+    char fingerprint[20]; /* "fp_": of the program, the template and a sample of the weights */
     int64_t created;      /* seconds since 1970: when the server opened */
 };
 
 /* 24 characters of a fresh id. */
 void server_id(const struct server *s, char out[25]);
 int64_t server_now(const struct server *s);
+const char *server_revision(const struct server *s);
 
 /* Is it the model's id or an alias, what clients append aside? */
 bool server_has_model(const struct server *s, const char *name);

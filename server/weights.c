@@ -9,15 +9,23 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 
-enum { PIECE = 1 << 20, IDLE_CLASS = 3 << 13 };
+enum {
+    PIECE = 1 << 20,
+    IDLE_CLASS = 3 << 13,
+    SAMPLES = 16,
+    SAMPLE = 4096, /* bytes of each */
+    MAX_HEADER = 16 << 20,
+};
 
 struct weights {
     const char *dir;
@@ -40,6 +48,70 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
+
+/* ---- A sample ------------------------------------------------------------------------------- */
+
+static void add_at(EVP_MD_CTX *md, int fd, unsigned char *piece, size_t n, uint64_t at)
+{
+    ssize_t got = pread(fd, piece, n, (off_t)at);
+    if (got > 0)
+        (void)EVP_DigestUpdate(md, piece, (size_t)got);
+}
+
+/* The header's length comes first, in eight bytes. */
+static void sample_file(EVP_MD_CTX *md, int fd, uint64_t size, unsigned char *piece)
+{
+    unsigned char length[8] = {0};
+    uint64_t header = 0;
+    if (pread(fd, length, sizeof length, 0) != (ssize_t)sizeof length)
+        return;
+    for (int i = 7; i >= 0; i--)
+        header = header << 8 | length[i];
+    header = header < MAX_HEADER ? header : MAX_HEADER;
+    for (uint64_t at = 0; at < 8 + header; at += SAMPLE)
+        add_at(md, fd, piece, 8 + header - at < SAMPLE ? (size_t)(8 + header - at) : SAMPLE, at);
+    if (size <= 8 + header)
+        return;
+    for (uint64_t i = 0; i < SAMPLES; i++)
+        add_at(md, fd, piece, SAMPLE, 8 + header + (size - 8 - header) / SAMPLES * i);
+}
+
+static void sample_path(EVP_MD_CTX *md, const char *dir, const char *name, bool is_whole)
+{
+    unsigned char piece[SAMPLE];
+    struct stat st;
+    struct buf path;
+    buf_init(&path, 1 << 16);
+    buf_printf(&path, "%s/%s", dir, name);
+    int fd = path.over || path.no_memory ? -1 : open(buf_str(&path), O_RDONLY | O_CLOEXEC);
+    buf_release(&path);
+    if (fd >= 0 && fstat(fd, &st) == 0) {
+        uint64_t size = (uint64_t)st.st_size;
+        (void)EVP_DigestUpdate(md, name, strlen(name) + 1);
+        (void)EVP_DigestUpdate(md, &size, sizeof size);
+        if (!is_whole)
+            sample_file(md, fd, size, piece);
+        for (uint64_t at = 0; is_whole && at < size && at < MAX_HEADER; at += SAMPLE)
+            add_at(md, fd, piece, SAMPLE, at);
+    }
+    if (fd >= 0)
+        (void)close(fd);
+}
+
+void weights_sample(const char *model_dir, EVP_MD_CTX *md)
+{
+    struct dirent **entry;
+    sample_path(md, model_dir, "config.json", true);
+    int n = scandir(model_dir, &entry, is_weights, by_name);
+    for (int i = 0; i < n; i++) {
+        sample_path(md, model_dir, entry[i]->d_name, false);
+        free(entry[i]);
+    }
+    if (n >= 0)
+        free(entry);
+}
+
+/* ---- The whole ------------------------------------------------------------------------------ */
 
 static lathe_status add_file(struct weights *w, EVP_MD_CTX *md, const char *path,
                              unsigned char *piece, lathe_error *err)

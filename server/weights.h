@@ -8,6 +8,11 @@
 
 #include "base/error.h"
 
+/* Adds to a digest what tells these weights from others without reading them whole: of each file its name, its size, its header and
+ * SAMPLES pieces of its data; and config.json before. What cannot be read is left out. */
+struct evp_md_ctx_st;
+void weights_sample(const char *model_dir, struct evp_md_ctx_st *md);
+
 struct weights;
 /* done: called once at the end, from that thread, err->status LATHE_OK unless it failed. model_dir and ctx are
  * borrowed. */

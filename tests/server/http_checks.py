@@ -38,6 +38,9 @@ def check_properties(s):
     is_((a["n_ctx"], a["total_slots"], a["eos_token"]), (2048, 1, "<|im_end|>"))
     is_(len(a["chat_template_sha256"]), 64)
     is_(s.send("GET", "/version").json["template_sha256"], a["chat_template_sha256"])
+    revision = s.send("GET", "/version").json["revision"]
+    is_(bool(re.fullmatch(r"[0-9a-f]{12}(-dirty)?|unknown", revision)), True)
+    is_(a["build_info"], s.send("GET", "/version").json["version"] + "-" + revision)
     build = s.send("GET", "/version").json["build"]
     is_(bool(re.match(r"(x86_64|aarch64|other)-linux, .+, cpu(, cuda .+)?", build)), True)
 

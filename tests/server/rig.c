@@ -33,6 +33,7 @@ void open_rig(struct rig *r, const struct server_options *with)
     o.n_queue = o.n_queue ? o.n_queue : 2;
     o.now = fixed_now;
     o.id = fixed_id;
+    o.fingerprint = "fp_bf8a26dad797";
     CHECK_OK(fake_engine_open(&r->engine, o.model_dir, &err), &err);
     CHECK_OK(server_open(&r->server, &o, &err), &err);
     server_ready(r->server, r->engine);

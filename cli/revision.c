@@ -1,0 +1,3 @@
+#include "cli.h"
+
+const char cli_revision[] = LATHE_REVISION;
