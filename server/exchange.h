@@ -18,6 +18,8 @@ enum run_phase { RUN_QUEUED, RUN_PREFILL, RUN_DECODE };
 /* Of a generation, for the log. */
 struct record {
     char session[SESSION_SIZE]; /* hash of the conversation's name, "" without one */
+    bool is_background;         /* nobody waits for it */
+    int32_t priority;           /* lower first */
     const char *dialect;        /* NULL: nothing was generated */
     char model[128];            /* as the client named it */
     enum run_phase phase;       /* that it was in last */

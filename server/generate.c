@@ -468,6 +468,9 @@ static lathe_request_options options_of(struct run *r, int32_t choice)
     o.sampling.seed = seed_of(o.sampling.seed, choice % n);
     if (trace_wants_tokens(r->trace) && o.n_logprobs < 0)
         o.n_logprobs = 0;
+    o.is_background = r->x->record.is_background;
+    o.priority = r->x->record.priority;
+    o.session = session_number(r->x->record.session);
     o.notify = ring;
     o.notify_ctx = &r->bell;
     return o;
@@ -654,6 +657,7 @@ static bool read_fields(struct exchange *x, const struct dialect *d, const struc
                         struct generation *g, void **state)
 {
     session_of_body(f, x->record.session);
+    priority_of_body(f, &x->record);
     trace_fields(x, f);
     return d->parse(x, f, g, state) && check_model(x) && apply_options(x, g);
 }

@@ -942,6 +942,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
             make_id(&k->x);
         k->x.knows_context_stop = head.knows_context_stop;
         session_of_headers(&head.session, k->x.record.session);
+        k->x.record.is_background = head.session.is_background;
         if (!check_head(k, &head) &&
             (k->must_close || k->x.failure.condition == BODY_TOO_LARGE ||
              (head.expect && strcasecmp(head.expect, "100-continue") == 0)))

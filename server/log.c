@@ -145,6 +145,8 @@ static void put_generation(struct buf *out, bool json, const struct record *r)
     put(out, json, "dialect", r->dialect);
     if (r->session[0])
         put(out, json, "session", r->session);
+    if (r->is_background)
+        put(out, json, "class", "background");
     put(out, json, "finish", finish_word(r));
     put_number(out, json, "prompt", u->prompt_tokens, 0);
     put_number(out, json, "cached", u->cached_tokens, 0);

@@ -236,9 +236,9 @@ static void histogram(struct page *p, const char *name, const char *help, const 
 static void put_load(struct page *p, const lathe_activity *a)
 {
     char labels[80];
+    int32_t running = a->n_prefill + a->n_decode;
     single(p, "vllm:num_requests_waiting", "gauge", "Requests that wait for a slot", a->n_queued);
-    single(p, "vllm:num_requests_running", "gauge", "Requests in prefill or decode",
-           a->n_prefill + a->n_decode);
+    single(p, "vllm:num_requests_running", "gauge", "Requests in prefill or decode", running);
     single(p, "vllm:kv_cache_usage_perc", "gauge",
            "Share of the KV pages that running requests hold, 0 to 1",
            a->n_pages ? (double)a->n_pages_running / a->n_pages : 0);
@@ -246,6 +246,12 @@ static void put_load(struct page *p, const lathe_activity *a)
     (void)snprintf(labels, sizeof labels, "block_size=\"%d\",num_gpu_blocks=\"%d\",",
                    (int)a->kv_page, (int)a->n_pages);
     sample(p, "vllm:cache_config_info", labels, 1);
+}
+
+static void by_class(struct page *p, const char *name, int32_t all, int32_t background)
+{
+    labelled(p, name, "class", "interactive", all - background);
+    labelled(p, name, "class", "background", background);
 }
 
 static void put_tokens(struct page *p, const struct metrics *m, const lathe_activity *a)
@@ -320,6 +326,10 @@ static void put_build(struct page *p, const struct server *s, const lathe_activi
     labelled(p, "lathe_slots", "state", "free", n - a->n_prefill - a->n_decode);
     labelled(p, "lathe_slots", "state", "prefill", a->n_prefill);
     labelled(p, "lathe_slots", "state", "decode", a->n_decode);
+    family(p, "lathe_requests_waiting", "gauge", "Requests that wait for a slot, by class");
+    by_class(p, "lathe_requests_waiting", a->n_queued, a->n_queued_background);
+    family(p, "lathe_requests_running", "gauge", "Requests in prefill or decode, by class");
+    by_class(p, "lathe_requests_running", a->n_prefill + a->n_decode, a->n_running_background);
     family(p, "lathe_kv_pages", "gauge", "Pages of the KV cache by who holds them");
     labelled(p, "lathe_kv_pages", "state", "running", a->n_pages_running);
     labelled(p, "lathe_kv_pages", "state", "idle", a->n_pages_idle);

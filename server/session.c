@@ -2,6 +2,7 @@
 
 #include <openssl/sha.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -31,8 +32,23 @@ static void hash(const char *a, size_t n_a, const char *b, char out[SESSION_SIZE
     buf_release(&all);
 }
 
+/* Requests that clients make beside a conversation. */
+static bool is_of_background(const char *name, const char *value)
+{
+    static const char *const word[] = {"auxiliary", "compaction", "subagent"};
+    if (strcasecmp(name, "x-openai-subagent") == 0)
+        return *value;
+    if (strcasecmp(name, "x-claude-code-request-class") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        if (strcasecmp(value, word[i]) == 0)
+            return true;
+    return false;
+}
+
 void session_header(struct session_hint *h, const char *name, const char *value)
 {
+    h->is_background |= is_of_background(name, value);
     for (int i = 0; i < SESSION_HEADERS; i++)
         if (!h->header[i] && *value && strcasecmp(name, header_name[i]) == 0)
             h->header[i] = value;
@@ -64,4 +80,19 @@ void session_of_body(const struct fields *f, char session[SESSION_SIZE])
     const json_t *metadata = json_object_get(f->object, "metadata");
     if (!of_member(f, json_object_get(metadata, "user_id"), session))
         (void)of_member(f, json_object_get(f->object, "user"), session);
+}
+
+void priority_of_body(const struct fields *f, struct record *r)
+{
+    int64_t n;
+    const json_t *v = json_object_get(f->object, "priority");
+    if (!v || !json_whole(v, &n))
+        return;
+    r->priority = (int32_t)(n < INT32_MIN ? INT32_MIN : n > INT32_MAX ? INT32_MAX : n);
+    r->is_background |= n > 0;
+}
+
+uint64_t session_number(const char session[SESSION_SIZE])
+{
+    return strtoull(session, NULL, 16);
 }

@@ -35,6 +35,7 @@ static void put_slot(struct buf *out, struct server *s, int32_t i, const lathe_s
     put(out, "request_id", who.id);
     put(out, "dialect", who.dialect);
     put(out, "session", who.session);
+    put(out, "class", !slot->request ? "" : slot->is_background ? "background" : "interactive");
     buf_printf(out,
                ",\"n_ctx\":%d,\"n_held\":%d,\"n_prompt\":%d,\"n_cached\":%d,\"n_decoded\":%d,"
                "\"n_reasoning\":%d,\"draft\":{\"type\":\"%s\",\"accepted\":%d,\"drafted\":%d}",

@@ -309,6 +309,7 @@ typedef struct lathe_slot_info {
     int32_t
         n_held; /* tokens whose state it has; of a free slot, for prompts that go on from there */
     uint64_t request; /* lathe_request_number of the request that it has or had last; 0: none yet */
+    bool is_background; /* that request */
     /* Of that request, as in lathe_usage. */
     int32_t n_prompt, n_cached, n_decoded, n_reasoning, drafted, accepted;
     double prefill_ms, decode_ms; /* so far */
@@ -317,10 +318,11 @@ typedef struct lathe_slot_info {
 
 /* Counters are since the engine was opened, and never fall. */
 typedef struct lathe_activity {
-    int32_t n_queued;            /* requests that wait for a slot */
-    int32_t n_prefill, n_decode; /* slots */
-    int32_t kv_page;             /* positions of a page of the KV cache */
-    int32_t n_pages;             /* of them in all; held by running requests; and by free slots */
+    int32_t n_queued;                                  /* requests that wait for a slot */
+    int32_t n_prefill, n_decode;                       /* slots */
+    int32_t n_queued_background, n_running_background; /* of these, requests of the background */
+    int32_t kv_page;                                   /* positions of a page of the KV cache */
+    int32_t n_pages; /* of them in all; held by running requests; and by free slots */
     int32_t n_pages_running, n_pages_idle;
     uint64_t prompt_tokens, cached_tokens; /* of requests that a slot took */
     uint64_t completion_tokens, reasoning_tokens;
@@ -408,6 +410,15 @@ typedef struct lathe_request_options {
     bool no_prefix_reuse; /* prefill the whole prompt */
     const char *
         cache_salt; /* at most 256 bytes: state is shared by requests with the same salt alone. NULL: "" */
+    /* Hints: they change when and where it runs, never what it says.
+     *   is_background  it waits until none waits that is not, and of slots that serve it alike it takes the state of one
+     *                  that is not last
+     *   priority       of those that wait alike, the lowest goes first, then the first that came
+     *   session        the conversation that it belongs to, a number of the caller's; 0: none. Of slots that serve it alike
+     *                  it takes the one that had this session last */
+    bool is_background;
+    int32_t priority;
+    uint64_t session;
     int32_t draft_k;           /* most drafts a round; -1: the engine's, 0: no speculation */
     void (*notify)(void *ctx); /* an event is ready; any thread; may be NULL */
     void *notify_ctx;

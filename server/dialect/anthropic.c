@@ -72,10 +72,10 @@ static const char *const read_fields[] = {"model",
                                           "thread"};
 
 static const struct hint hints[] = {
-    {"cache_control", HINT_OBJECT},     {"metadata", HINT_OBJECT},
-    {"service_tier", HINT_TEXT},        {"speed", HINT_TEXT},
-    {"inference_geo", HINT_TEXT},       {"diagnostics", HINT_OBJECT},
-    {"context_management", HINT_OBJECT}};
+    {"cache_control", HINT_OBJECT},      {"metadata", HINT_OBJECT},
+    {"service_tier", HINT_TEXT},         {"speed", HINT_TEXT},
+    {"inference_geo", HINT_TEXT},        {"diagnostics", HINT_OBJECT},
+    {"context_management", HINT_OBJECT}, {"priority", HINT_WHOLE}};
 
 static const struct neutral_field one_answer[] = {
     {"n", "1"}, {"best_of", "1"}, {"logprobs", "false"}, {"top_logprobs", "0"}};

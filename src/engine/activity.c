@@ -64,6 +64,7 @@ static lathe_slot_info look(const struct slot *s, double now)
     if (!r)
         return i;
     i.request = r->number;
+    i.is_background = r->is_background;
     i.n_prompt = r->n_prompt;
     i.n_cached = r->usage.cached_tokens;
     i.n_decoded = r->usage.completion_tokens;
@@ -88,6 +89,7 @@ void activity_publish(struct lathe_engine *e)
     lathe_activity *c = &a->now;
     const struct kv_cache *kv = &e->state.kv;
     double now = clock_ms();
+    c->n_running_background = 0;
     c->n_prefill = c->n_decode = c->n_pages_running = c->n_pages_idle = 0;
     c->kv_page = KV_PAGE;
     c->n_pages = kv->n_pages;
@@ -98,6 +100,7 @@ void activity_publish(struct lathe_engine *e)
         a->slot[i] = look(s, now);
         c->n_prefill += s->phase == SLOT_PREFILL;
         c->n_decode += s->phase == SLOT_DECODE;
+        c->n_running_background += s->request && s->request->is_background;
         *(s->request ? &c->n_pages_running : &c->n_pages_idle) += kv->n_used[i];
     }
     a->shown = *c;
@@ -122,4 +125,5 @@ void lathe_engine_activity(const lathe_engine *e, lathe_activity *out, lathe_slo
     for (int32_t i = 0; i < n; i++)
         slot[i].idle_ms = slot[i].idle_ms > 0 ? clock_ms() - slot[i].idle_ms : 0;
     out->n_queued = atomic_load(&e->n_queued);
+    out->n_queued_background = atomic_load(&e->n_queued_background);
 }

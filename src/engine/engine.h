@@ -24,7 +24,9 @@ struct slot {
     double freed_ms;        /* when it ended; monotonic clock */
     int32_t *token; /* [n_ctx]: the sequence whose first n_committed tokens the state holds */
     int32_t n_committed;
-    char cache_salt[MAX_CACHE_SALT]; /* of the request that made it */
+    char cache_salt[MAX_CACHE_SALT]; /* of the request that made it, as are the next two */
+    bool is_background;
+    uint64_t session;
     int32_t next; /* DECODE: sampled and published, not yet committed: the anchor */
 
     /* Of the round that runs: what ended it for this request, if anything did. */
@@ -90,8 +92,9 @@ struct lathe_engine {
     bool has_thread;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;
-    lathe_request *queue_first, *queue_last;
-    _Atomic(int32_t) n_queued; /* read without it */
+    lathe_request *queue;      /* by class, priority and arrival */
+    _Atomic(int32_t) n_queued; /* read without it, as is the next */
+    _Atomic(int32_t) n_queued_background;
     _Atomic(uint32_t)
         n_cancels; /* that the scheduler was told of, the engine's end included; likewise */
     uint32_t n_seen_cancels; /* the scheduler's: when it last looked */
@@ -175,6 +178,9 @@ struct forget {
     int32_t slot;
     bool is_done, is_busy;
 };
+
+/* With the lock: puts a request in its place of the queue. */
+void queue_add(struct lathe_engine *e, lathe_request *r);
 
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);

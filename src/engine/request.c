@@ -206,6 +206,9 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     r->reuse_prefix = !o->no_prefix_reuse && o->n_prompt_logprobs < 0;
     if (o->cache_salt)
         (void)snprintf(r->cache_salt, sizeof r->cache_salt, "%s", o->cache_salt);
+    r->is_background = o->is_background;
+    r->priority = o->priority;
+    r->session = o->session;
     r->draft_k = o->draft_k;
     struct sampler_options so = {
         .sampling = &o->sampling,
@@ -288,12 +291,7 @@ static lathe_status enqueue(lathe_request *r, lathe_error *err)
     } else {
         r->is_attached = true;
         e->n_attached++;
-        e->n_queued++;
-        if (e->queue_last)
-            e->queue_last->next = r;
-        else
-            e->queue_first = r;
-        e->queue_last = r;
+        queue_add(e, r);
     }
     pthread_mutex_unlock(&e->lock);
     if (!st)

@@ -31,6 +31,9 @@ struct lathe_request {
     int32_t n_logprobs, n_prompt_logprobs;
     bool reuse_prefix;
     char cache_salt[MAX_CACHE_SALT];
+    bool is_background;
+    int32_t priority;
+    uint64_t session;
     int32_t draft_k; /* most drafts a round, -1: the engine's */
     double
         *score; /* [n_prompt] log-probabilities wanted of the prompt; then nothing is generated */

@@ -59,6 +59,21 @@ static void explain_reuse(lathe_request *r, const struct held_prefix *p, int32_t
                                                    : LATHE_MISS_DIFFERS;
 }
 
+/* Of two free slots whose states serve a request alike: is what a holds the smaller loss? Nothing, what the background left, what
+ * the request's own conversation left behind, the fewest tokens. */
+static bool is_smaller_loss(const struct slot *a, const struct slot *b, const lathe_request *r)
+{
+    bool own_a = r->session && a->session == r->session,
+         own_b = r->session && b->session == r->session;
+    if ((a->n_committed == 0) != (b->n_committed == 0))
+        return a->n_committed == 0;
+    if (a->is_background != b->is_background)
+        return a->is_background;
+    if (own_a != own_b && !r->is_background)
+        return own_a;
+    return a->n_committed < b->n_committed;
+}
+
 /* Gives a request the free slot whose state serves it best. */
 static void admit(struct lathe_engine *e, lathe_request *r)
 {
@@ -71,10 +86,8 @@ static void admit(struct lathe_engine *e, lathe_request *r)
         note_prefix(&held, s, n_common);
         if (s->phase != SLOT_FREE)
             continue;
-        /* Of slots that do not help, the emptiest: others may still be continued. */
         int32_t n = reusable(s, r, n_common);
-        bool better = !best || n > best_n || (n == best_n && s->n_committed < best->n_committed);
-        if (better) {
+        if (!best || n > best_n || (n == best_n && is_smaller_loss(s, best, r))) {
             best = s;
             best_n = n;
         }
@@ -85,6 +98,8 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     best->request = r;
     best->phase = SLOT_PREFILL;
     memcpy(best->cache_salt, r->cache_salt, sizeof best->cache_salt);
+    best->is_background = r->is_background;
+    best->session = r->session;
     r->started_ms = clock_ms();
     r->usage.queue_ms = r->started_ms - r->submitted_ms;
     r->usage.prompt_tokens = r->n_prompt;
@@ -110,14 +125,33 @@ static struct slot *next_prefill(struct lathe_engine *e)
     return NULL;
 }
 
-static lathe_request *pop(struct lathe_engine *e)
+/* Does a go before b? */
+static bool goes_before(const lathe_request *a, const lathe_request *b)
 {
-    lathe_request *r = e->queue_first;
+    if (a->is_background != b->is_background)
+        return b->is_background;
+    return a->priority != b->priority ? a->priority < b->priority : a->number < b->number;
+}
+
+void queue_add(struct lathe_engine *e, lathe_request *r)
+{
+    lathe_request **at = &e->queue;
+    while (*at && goes_before(*at, r))
+        at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    e->n_queued++;
+    e->n_queued_background += r->is_background;
+}
+
+/* With the lock: takes out the one at a place of the queue, NULL if there is none. */
+static lathe_request *queue_take(struct lathe_engine *e, lathe_request **at)
+{
+    lathe_request *r = *at;
     if (r) {
-        e->queue_first = r->next;
-        if (!e->queue_first)
-            e->queue_last = NULL;
+        *at = r->next;
         e->n_queued--;
+        e->n_queued_background -= r->is_background;
     }
     return r;
 }
@@ -136,17 +170,10 @@ static void drop_queued(struct lathe_engine *e, bool all, const lathe_error *err
 {
     for (;;) {
         pthread_mutex_lock(&e->lock);
-        lathe_request **at = &e->queue_first, *before = NULL, *r;
-        while ((r = *at) && !all && !atomic_load(&r->cancelled)) {
-            before = r;
-            at = &r->next;
-        }
-        if (r) {
-            *at = r->next;
-            if (e->queue_last == r)
-                e->queue_last = before;
-            e->n_queued--;
-        }
+        lathe_request **at = &e->queue;
+        while (*at && !all && !atomic_load(&(*at)->cancelled))
+            at = &(*at)->next;
+        lathe_request *r = queue_take(e, at);
         pthread_mutex_unlock(&e->lock);
         if (!r)
             return;
@@ -300,7 +327,7 @@ void *scheduler_main(void *arg)
         }
         while (has_free_slot(e)) {
             pthread_mutex_lock(&e->lock);
-            lathe_request *r = pop(e);
+            lathe_request *r = queue_take(e, &e->queue);
             pthread_mutex_unlock(&e->lock);
             if (!r)
                 break;

@@ -69,7 +69,7 @@ static void cancel(void)
     if (!watched.cancel_queue)
         return;
     pthread_mutex_lock(&e->lock);
-    lathe_request *r = e->queue_first;
+    lathe_request *r = e->queue;
     pthread_mutex_unlock(&e->lock);
     for (; r; r = r->next)
         lathe_request_cancel(r);
