@@ -1,6 +1,6 @@
 #include "certificate.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -9,14 +9,16 @@
 enum { MAX_CHAIN = 16, MAX_PEM = 1 << 20 };
 
 struct certificate {
-    struct certificate *older;
+    struct certificate *newer;
+    int n_holders;
     gnutls_pcert_st chain[MAX_CHAIN];
     unsigned n;
     gnutls_privkey_t key;
 };
 
-/* Of the process: GnuTLS tells its callback nothing of ours. Replaced ones are kept, for handshakes that began with them. */
-static _Atomic(struct certificate *) newest;
+/* Of the process: GnuTLS tells its callback nothing of ours. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct certificate *oldest, *newest; /* both and what is linked: under the lock */
 
 static void release(struct certificate *c)
 {
@@ -25,6 +27,16 @@ static void release(struct certificate *c)
     if (c->key)
         gnutls_privkey_deinit(c->key);
     free(c);
+}
+
+/* Those that were replaced and that neither a holder of theirs nor of an earlier one needs. With the lock held. */
+static void release_unheld(void)
+{
+    while (oldest != newest && oldest->n_holders == 0) {
+        struct certificate *c = oldest;
+        oldest = c->newer;
+        release(c);
+    }
 }
 
 static gnutls_datum_t datum(const struct buf *b)
@@ -87,26 +99,53 @@ lathe_status certificate_load(const char *cert_path, const char *key_path, lathe
         release(c);
         return st;
     }
-    c->older = atomic_load(&newest);
-    atomic_store(&newest, c);
+    pthread_mutex_lock(&lock);
+    *(newest ? &newest->newer : &oldest) = c;
+    newest = c;
+    release_unheld();
+    pthread_mutex_unlock(&lock);
     return LATHE_OK;
 }
 
 void certificates_release(void)
 {
-    struct certificate *c = atomic_exchange(&newest, NULL);
-    while (c) {
-        struct certificate *older = c->older;
+    pthread_mutex_lock(&lock);
+    while (oldest) {
+        struct certificate *c = oldest;
+        oldest = c->newer;
         release(c);
-        c = older;
     }
+    newest = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+struct certificate *certificate_hold(void)
+{
+    pthread_mutex_lock(&lock);
+    struct certificate *c = newest;
+    if (c)
+        c->n_holders++;
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
+void certificate_let_go(struct certificate *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&lock);
+    c->n_holders--;
+    release_unheld();
+    pthread_mutex_unlock(&lock);
 }
 
 int certificate_show(gnutls_session_t session, const gnutls_datum_t *ca, int n_ca,
                      const gnutls_pk_algorithm_t *algorithm, int n_algorithms,
                      gnutls_pcert_st **chain, unsigned int *n_chain, gnutls_privkey_t *key)
 {
-    struct certificate *c = atomic_load(&newest);
+    pthread_mutex_lock(&lock);
+    struct certificate *c = newest;
+    pthread_mutex_unlock(&lock);
     (void)session;
     (void)ca;
     (void)n_ca;

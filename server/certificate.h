@@ -12,7 +12,13 @@ lathe_status certificate_load(const char *cert_path, const char *key_path, lathe
 /* No handshake may run any more. */
 void certificates_release(void);
 
-/* For MHD_OPTION_HTTPS_CERT_CALLBACK, a gnutls_certificate_retrieve_function2. */
+/* What was replaced is freed once no connection is left that may have been shown it. So each connection holds the certificate that
+ * is shown when it opens, which keeps that one and all later ones, until it lets go of it. NULL: there is none; it may be let go. */
+struct certificate;
+struct certificate *certificate_hold(void);
+void certificate_let_go(struct certificate *c);
+
+/* For MHD_OPTION_HTTPS_CERT_CALLBACK, a gnutls_certificate_retrieve_function2. Of a connection that holds one. */
 int certificate_show(gnutls_session_t session, const gnutls_datum_t *ca, int n_ca,
                      const gnutls_pk_algorithm_t *algorithm, int n_algorithms,
                      gnutls_pcert_st **chain, unsigned int *n_chain, gnutls_privkey_t *key);

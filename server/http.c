@@ -57,11 +57,12 @@ enum stage { STAGE_IDLE, STAGE_HEAD, STAGE_BODY, STAGE_REPLY };
 struct connection {
     struct connection *next, *before;
     int fd;
-    bool over;        /* beyond the soft limit */
-    enum stage stage; /* this and what follows: under http.lock */
-    int64_t since_ms; /* of the stage */
-    int64_t moved_ms; /* the last piece of the body */
-    char *uri;        /* raw, of the request at hand */
+    bool over;                       /* beyond the soft limit */
+    enum stage stage;                /* this and what follows: under http.lock */
+    int64_t since_ms;                /* of the stage */
+    int64_t moved_ms;                /* the last piece of the body */
+    char *uri;                       /* raw, of the request at hand */
+    struct certificate *certificate; /* held; NULL: none is shown */
 };
 
 struct http {
@@ -126,10 +127,12 @@ static void connection_opened(struct http *h, struct MHD_Connection *mc, void **
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct certificate *certificate = h->server->options.tls_cert ? certificate_hold() : NULL;
     struct connection *c = calloc(1, sizeof *c);
     *socket_context = c;
     if (!c)
-        return;
+        return; /* and the certificate stays held */
+    c->certificate = certificate;
     c->fd = info ? info->connect_fd : -1;
     c->stage = STAGE_HEAD;
     c->since_ms = clock_whole_ms();
@@ -153,6 +156,7 @@ static void connection_closed(struct http *h, struct connection *c)
     h->n_connections--;
     pthread_cond_broadcast(&h->idle);
     pthread_mutex_unlock(&h->lock);
+    certificate_let_go(c->certificate);
     free(c->uri);
     free(c);
 }
