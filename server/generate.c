@@ -294,6 +294,7 @@ static void add_usage(lathe_usage *sum, const lathe_usage *u, bool is_first_of_p
     sum->reasoning_tokens += u->reasoning_tokens;
     sum->forced_tokens += u->forced_tokens;
     sum->repaired_calls += u->repaired_calls;
+    sum->unparsed_calls += u->unparsed_calls;
     sum->queue_ms = larger(sum->queue_ms, u->queue_ms);
     sum->prefill_ms = larger(sum->prefill_ms, u->prefill_ms);
     sum->decode_ms = larger(sum->decode_ms, u->decode_ms);

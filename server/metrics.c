@@ -35,7 +35,7 @@ struct hist {
 struct metrics {
     counter requests[N_DIALECTS][N_STATUSES];
     counter finished[N_FINISHES];
-    counter calls, repaired_calls;
+    counter calls, repaired_calls, unparsed_calls;
     counter misses[N_MISSES];
     counter rejected_full, rejected_timeout;
     counter disconnects[N_PHASES];
@@ -121,6 +121,7 @@ static void count_generation(struct metrics *m, const struct record *r)
                         : FINISH_STOP;
     add(&m->finished[finish], 1);
     add(&m->repaired_calls, (uint64_t)u->repaired_calls);
+    add(&m->unparsed_calls, (uint64_t)u->unparsed_calls);
     if (r->n_calls > u->repaired_calls)
         add(&m->calls, (uint64_t)(r->n_calls - u->repaired_calls));
     if (r->is_gone)
@@ -369,6 +370,7 @@ static void put_requests(struct page *p, const struct metrics *m)
     family(p, "lathe_tool_calls_total", "counter", "Tool calls of answers");
     labelled(p, "lathe_tool_calls_total", "result", "ok", (double)get(&m->calls));
     labelled(p, "lathe_tool_calls_total", "result", "repaired", (double)get(&m->repaired_calls));
+    labelled(p, "lathe_tool_calls_total", "result", "unparsed", (double)get(&m->unparsed_calls));
     family(p, "lathe_cache_miss_total", "counter", "Prompts not reused as far as they might be");
     for (int i = 0; i < N_MISSES; i++)
         if (i != LATHE_MISS_NONE)

@@ -376,13 +376,14 @@ static void put_choice(const struct trace_run *run, struct buf *out, const struc
         buf_printf(out,
                    ",\"cached\":%d,\"common\":%d,\"diverged_turn\":%d,\"miss\":\"%s\","
                    "\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,\"output\":%d,"
-                   "\"reasoning\":%d,\"forced\":%d,\"repaired_calls\":%d,\"drafted\":%d,"
+                   "\"reasoning\":%d,\"forced\":%d,\"repaired_calls\":%d,"
+                   "\"unparsed_calls\":%d,\"drafted\":%d,"
                    "\"accepted\":%d,\"finish\":\"%s\"",
                    (int)u->cached_tokens, (int)u->common_tokens, (int)diverged_turn(c),
                    lathe_miss_name(u->miss), u->queue_ms, u->prefill_ms, u->decode_ms,
                    (int)u->completion_tokens, (int)u->reasoning_tokens, (int)u->forced_tokens,
-                   (int)u->repaired_calls, (int)u->spec.drafted, (int)u->spec.accepted,
-                   lathe_finish_name(c->finish));
+                   (int)u->repaired_calls, (int)u->unparsed_calls, (int)u->spec.drafted,
+                   (int)u->spec.accepted, lathe_finish_name(c->finish));
     }
     buf_printf(out, ",\"states\":[%s]", buf_str(&c->states));
     if (run->text)

@@ -500,6 +500,7 @@ typedef struct lathe_usage {
         reasoning_tokens; /* of the think block, with its separator and what was generated without choice */
     int32_t forced_tokens;  /* of these without choice: the end of a think block */
     int32_t repaired_calls; /* tool calls that an end token cut off, and that were completed */
+    int32_t unparsed_calls; /* <tool_call> tags without a call: shown as text, or left out */
     double queue_ms, prefill_ms, decode_ms;
     lathe_spec_stats spec;
 } lathe_usage;

@@ -26,8 +26,10 @@ void request_finish(lathe_request *r, lathe_finish finish, const char *text, con
     } else if (r->started_ms > 0) {
         r->usage.prefill_ms = now - r->started_ms;
     }
-    if (r->output.parser)
+    if (r->output.parser) {
         r->usage.repaired_calls = parser_repaired(r->output.parser);
+        r->usage.unparsed_calls = parser_unparsed(r->output.parser);
+    }
     lathe_event ev = {
         .type = LATHE_EVENT_FINISH, .finish = finish, .text = text, .usage = r->usage};
     ev.token.id = r->end_id;

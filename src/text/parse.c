@@ -77,6 +77,11 @@ int32_t parser_repaired(const struct parser *p)
     return p->n_repaired;
 }
 
+int32_t parser_unparsed(const struct parser *p)
+{
+    return p->n_unparsed;
+}
+
 int32_t parser_calls(const struct parser *p)
 {
     return p->n_calls;

@@ -68,6 +68,8 @@ const char *parser_stop_string(const struct parser *p);
 bool parser_thinking(const struct parser *p);
 /* Calls that were completed because an end token came inside them. */
 int32_t parser_repaired(const struct parser *p);
+/* <tool_call> tags that no call came of: what is behind them is text, or left out at the end. */
+int32_t parser_unparsed(const struct parser *p);
 int32_t parser_calls(const struct parser *p);
 
 /* Matches of stop strings are ignored while disarmed (min_tokens). Armed at the start. */

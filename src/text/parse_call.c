@@ -85,6 +85,7 @@ static void close_arguments(struct parser *p)
 /* What began like a call is none: text, or behind a call the end of the turn. */
 static void not_a_call(struct parser *p)
 {
+    p->n_unparsed += p->in_block;
     if (p->n_calls) {
         buf_clear(&p->hold);
         parse_end_turn(p, LATHE_FINISH_CALLS);
@@ -154,6 +155,7 @@ size_t parse_open_step(struct parser *p, const char *s, size_t n)
     if (tag == TAG_CALL && p->n_calls) {
         not_a_call(p);
     } else if (tag == TAG_CALL) { /* the first one is text, the white space behind it layout */
+        p->n_unparsed++;
         parse_release_text(p, p->blank_at);
         p->blank_at = p->hold.len;
     } else if (tag != TAG_MORE) {
@@ -524,6 +526,8 @@ size_t parse_after_step(struct parser *p, const char *s, size_t n)
 
 void parse_call_finish(struct parser *p, bool completes)
 {
+    if (p->state == S_OPEN || p->state == S_JSON || p->state == S_NAME)
+        p->n_unparsed += p->in_block;
     if (p->state == S_NAME && !p->in_block && p->n_calls == 0)
         parse_hold_is_text(p);
     if (!completes || (p->state != S_BODY && p->state != S_KEY && p->state != S_VALUE))

@@ -64,7 +64,7 @@ struct parser {
     bool at_line_start;
 
     /* Calls */
-    int32_t n_calls, n_repaired;
+    int32_t n_calls, n_repaired, n_unparsed;
     bool in_block;    /* a <tool_call> is open */
     bool is_named;    /* NAME or KEY came in the form name="x" */
     size_t blank_at;  /* S_OPEN: where in hold the white space behind <tool_call> begins */

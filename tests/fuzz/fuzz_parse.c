@@ -102,7 +102,8 @@ static void parse(struct log *l, uint8_t flags, const char *s, size_t n, uint64_
     require(l->n_reasoning_end == o.thinking_open);
     require(l->n_begun - l->n_ended <= (why == LATHE_FINISH_LENGTH));
     require(finish != LATHE_FINISH_CALLS || l->n_ended > 0);
-    buf_printf(&l->text, "<%d %d>", (int)finish, (int)parser_repaired(p));
+    buf_printf(&l->text, "<%d %d %d>", (int)finish, (int)parser_repaired(p),
+               (int)parser_unparsed(p));
     require(!buf_check(&l->text, "log", &err));
     parser_close(p);
     buf_release(&l->args);

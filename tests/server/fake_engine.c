@@ -458,6 +458,8 @@ static void end_parser(lathe_request *r, lathe_event *ev)
         return;
     if (parser_finish(r->parser, ev->finish, &ev->finish, NULL))
         abort();
+    ev->usage.repaired_calls = parser_repaired(r->parser);
+    ev->usage.unparsed_calls = parser_unparsed(r->parser);
     if (ev->finish == LATHE_FINISH_STOP_STRING) {
         ev->text = parser_stop_string(r->parser);
         ev->n_text = strlen(ev->text);

@@ -253,3 +253,49 @@ TEST(a_body_that_trickles_is_cut_off)
     CHECK_INT(fake_engine_requests(r.engine), 1);
     close_rig(&r);
 }
+
+/* A request is counted when it is over, which its client may see before. */
+static void wait_for_metric(const struct rig *r, const char *line)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    double start = seconds();
+    for (;;) {
+        int status;
+        char *s = get(r, "/metrics", &status);
+        bool found = status == 200 && strstr(s, line);
+        free(s);
+        if (found)
+            return;
+        if (seconds() - start > 20)
+            FAIL("/metrics has no %s", line);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+TEST(calls_are_counted)
+{
+    static const char tools[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":"
+        "\"function\",\"function\":{\"name\":\"ping\",\"parameters\":{}}}]}";
+    static const char *const script[] = {
+        "raw </think><tool_call>\\n<function=ping>\\n</function>\\n</tool_call>\n",
+        "raw </think><tool_call>\\n<function=ping>\\n<parameter=x>\\n1\n",
+        "raw </think><tool_call> is a tag, and <tool_call>{}</tool_call> is none\n",
+    };
+    static const char *const want[] = {
+        "lathe_tool_calls_total{result=\"ok\",model_name=\"nano\"} 1\n",
+        "lathe_tool_calls_total{result=\"repaired\",model_name=\"nano\"} 1\n",
+        "lathe_tool_calls_total{result=\"unparsed\",model_name=\"nano\"} 2\n",
+    };
+    struct rig r;
+    char all[300];
+    open_rig(&r, NULL);
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(all, sizeof all, "accepted 5 0\n%sfinish stop 5 0 9 0\n", script[i]);
+        fake_engine_script(r.engine, all);
+        check_ask(&r, tools, 200, i < 2 ? "\"tool_calls\"" : "is none");
+    }
+    for (size_t i = 0; i < 3; i++)
+        wait_for_metric(&r, want[i]);
+    close_rig(&r);
+}

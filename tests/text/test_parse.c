@@ -639,6 +639,40 @@ TEST(parse_cut_off_calls)
         expect(o, row[i].raw, LATHE_FINISH_LENGTH, row[i].want);
 }
 
+TEST(parse_counts_what_is_no_call)
+{
+    static const struct {
+        const char *raw;
+        int want;
+    } row[] = {
+        {CALL("ping", ""), 0},
+        {"Hi <function=f", 0},
+        {"<function=unknown>x", 0},
+        {"a <tool_call> b", 1},
+        {"<tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>", 1},
+        {"<tool_call>{\"name\": 1}</tool_call> and <tool_call>[]</tool_call>", 2},
+        {"<tool_call>{\"name\": \"ping\"", 1},
+        {"<tool_call>\n<function=f", 1},
+        {"<tool_call>\n<function=f>\n<parameter=s>\nab", 0},
+        {CALL("ping", "") "\n<tool_call>\nno", 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct log l = {0};
+        struct parse_options o = {.tools = tools, .sink = record, .sink_ctx = &l};
+        struct parser *p;
+        lathe_error e;
+        lathe_finish finish;
+        buf_init(&l.text, 1000);
+        CHECK_OK(parser_open(&p, &o, &e), &e);
+        CHECK_OK(parser_feed(p, row[i].raw, strlen(row[i].raw), &e), &e);
+        CHECK_OK(parser_finish(p, LATHE_FINISH_STOP, &finish, &e), &e);
+        if (parser_unparsed(p) != row[i].want)
+            FAIL("%s: %d, expected %d", row[i].raw, (int)parser_unparsed(p), row[i].want);
+        parser_close(p);
+        buf_release(&l.text);
+    }
+}
+
 TEST(parse_counts_repairs_and_limits_calls)
 {
     struct log l = {0};
