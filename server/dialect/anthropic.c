@@ -233,7 +233,7 @@ static void close_block(struct buf *out, struct messages_state *s)
         begin_event(out, s, "content_block_stop");
         buf_puts(out, "}\n\n");
     } else if (s->open == TOOL_BLOCK) {
-        /* An input that was cut off is no object, and nothing to act on. */
+        /* An input is an object. Of one that was cut off nothing is shown: a part that was made whole could be acted on. */
         struct json_doc d;
         bool whole = !json_read(&d, buf_str(&s->piece), s->piece.len, &json_limits_request, NULL);
         json_release(&d);
