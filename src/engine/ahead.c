@@ -46,6 +46,11 @@ static lathe_status reserve(struct lathe_engine *e, int32_t slot, int32_t end_po
     return st || !sp->ops ? st : sp->ops->reach(sp->drafter, slot, end_pos, err);
 }
 
+static int32_t tokens_left(const lathe_request *r)
+{
+    return r->max_tokens - r->usage.completion_tokens;
+}
+
 /* Places the sequence's first round, if the drafter can take part in it. *home is the drafter's. */
 static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t token,
                   const lathe_request *r, struct home *home)
@@ -56,8 +61,10 @@ static bool place(struct lathe_engine *e, int32_t slot, int32_t pos, int32_t tok
     /* One row at a time is the host's to stop, behind however many ids. */
     for (int32_t i = 0; r && e->ahead.most_rows > 1 && i < r->n_stop_id; i++)
         first.stop[first.n_stops++] = r->stop_id[i];
-    if (r)
+    if (r) {
         (void)sampler_choice(r->sampler, &first.choice);
+        first.left = tokens_left(r);
+    }
     if (r && r->output.ends_by_text)
         first.before = state_spare(&e->state);
     if (sp->ops && !sp->ops->ready(sp->drafter, &first, e->ahead.most_rows, home))
@@ -190,7 +197,8 @@ static int32_t rows_ahead(const struct ahead *a)
     return n;
 }
 
-/* Is there room for a round behind those, whatever they keep; and nothing that should be proposed instead? */
+/* Is there room for a round behind those, whatever they keep, and may a token come of it; and is there nothing that should be
+ * proposed instead? */
 static bool may_launch(struct lathe_engine *e, struct slot *s)
 {
     const lathe_request *r = s->request;
@@ -198,7 +206,7 @@ static bool may_launch(struct lathe_engine *e, struct slot *s)
     if (output_is_thinking(&r->output) &&
         most > closing_room(&r->closing, r->usage.reasoning_tokens))
         return false;
-    return most <= r->max_tokens - r->usage.completion_tokens &&
+    return e->ahead.n_run - e->ahead.n_read < tokens_left(r) &&
            most <= e->options.n_ctx - s->n_committed && !spec_differs(e, s);
 }
 
@@ -268,18 +276,20 @@ static void followed(struct lathe_engine *e, const struct slot *s, int32_t n)
         sp->ops->followed(sp->drafter, &c);
 }
 
-/* What the round of n_rows that was read took, and what it accepted. */
-static void note(struct lathe_engine *e, struct slot *s, int32_t n_rows, int32_t n_accepted)
+/* What the round of n_rows that was read took, and what it accepted, at a time when `left` tokens could still come: no more
+ * drafts than that count. */
+static void note(struct lathe_engine *e, struct slot *s, int32_t n_rows, int32_t left,
+                 int32_t n_accepted)
 {
     struct ahead *a = &e->ahead;
     lathe_spec_stats *stats = &s->request->usage.spec;
-    struct draft_request d = {.source = DRAFT_MODEL, .n = n_rows - 1};
+    struct draft_request d = {.source = DRAFT_MODEL, .n = (n_rows < left ? n_rows : left) - 1};
     double now = clock_ms(), ms = now - a->read_ms;
     a->read_ms = now;
     stats->verify_ms += ms;
     verify_count(stats, d.n, n_accepted);
     activity_round(&e->activity, d.n, n_accepted);
-    activity_step(&e->activity, d.n > 0 ? LATHE_STEP_VERIFY : LATHE_STEP_DECODE, n_rows, ms);
+    activity_step(&e->activity, n_rows > 1 ? LATHE_STEP_VERIFY : LATHE_STEP_DECODE, n_rows, ms);
     if (a->n_read > 1) /* it ran while the one before was read, and so began behind that */
         adapt_note_verify(&a->costs, n_rows, ms);
     if (d.n > 0 && !s->ended)
@@ -345,7 +355,8 @@ bool ahead_round(struct lathe_engine *e, struct slot *s)
         round_fail(e, s, &err);
         return true;
     }
-    int32_t n_rows = a->rows[a->n_read++ % ROUND_REPORTS], n = publish(e, s, &report);
+    int32_t n_rows = a->rows[a->n_read++ % ROUND_REPORTS], left = tokens_left(s->request);
+    int32_t n = publish(e, s, &report);
     if (!goes_on)
         st = commit_last(e, s, n, &err);
     else if (n < report.n)
@@ -357,7 +368,7 @@ bool ahead_round(struct lathe_engine *e, struct slot *s)
         return true;
     }
     s->n_committed += n;
-    note(e, s, n_rows, n - 1);
+    note(e, s, n_rows, left, n - 1);
     round_settle(e, s);
     return true;
 }

@@ -304,11 +304,11 @@ void op_choose(struct exec *x, struct tensor token, struct tensor value, struct 
 
 /* The end of a round of T = n_rows rows. best[j] of logit[j] is the token behind row j, decided if
  * it is an id and its logit a number that is not infinity. Rows are judged in order as long as they are decided; row
- * j + 1 if best[j] is its token and none of `stop`. With n the rows that were judged and decided
+ * j + 1 if best[j] is its token and none of `stop`. With n the rows that were judged and decided, `left` at most,
  *   keep = seq[T] with n rows, behind the same one position earlier,  kept_token, kept_pos and kept_rope_pos = token,
  *   pos and rope_pos,  report = best[0 .. n);  then
  *   token[0] = block_token[0] = best[n - 1],  pos, rope_pos and the positions of seq, one and block n more
- *   best[0 .. n) are of the history
+ *   best[0 .. n) are of the history, and `left` is n less, if it was not INT32_MAX
  * where n = 0 keep and behind have no rows and all else stays what it was. n_rounds is one more, the report that of place
  * n_rounds % ROUND_REPORTS before.
  *   r is the backend's memory, report [ROUND_REPORTS] from alloc_host. */

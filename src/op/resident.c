@@ -14,6 +14,7 @@ struct resident resident_at(int32_t slot, int32_t pos, int32_t token)
         .keep = {slot, 0, 0, pos},
         .behind = {slot, 0, 0, pos - 1},
         .before = -1,
+        .left = INT32_MAX,
     };
     for (int32_t i = 0; i <= RESIDENT_ROWS; i++) {
         int32_t at = pos - 1 + i;
@@ -106,7 +107,7 @@ void resident_advance(struct resident *r, int32_t n_rows, const struct history *
 {
     struct round_report *to = &report[r->n_rounds++ % ROUND_REPORTS];
     int32_t n = 0;
-    while (is_decided(r, n)) {
+    while (n < r->left && is_decided(r, n)) {
         to->token[n] = r->best[n];
         if (!goes_on(r, n++, n_rows))
             break;
@@ -116,6 +117,8 @@ void resident_advance(struct resident *r, int32_t n_rows, const struct history *
     r->keep.n_rows = r->behind.n_rows = n;
     if (n == 0)
         return;
+    if (r->left < INT32_MAX)
+        r->left -= n;
     for (int32_t i = 0; i < n && h->p->n_seen >= 0; i++)
         note(h, r->best[i]);
     memcpy(r->kept_token, r->token, sizeof r->kept_token);

@@ -34,13 +34,14 @@ struct resident {
     int32_t best[RESIDENT_ROWS];
     float logit[RESIDENT_ROWS];
     int32_t stop[RESIDENT_STOPS], n_stops; /* tokens behind which nothing is kept */
+    int32_t left;                          /* tokens that may still come, INT32_MAX: any number */
     int32_t n_rounds;
 };
 
 /* What the host is told of a round, in memory of its own. */
 enum { ROUND_REPORTS = 2 }; /* of round i in place i % ROUND_REPORTS */
 struct round_report {
-    int32_t n; /* tokens behind the anchor; 0: the row's token is not decided */
+    int32_t n; /* tokens behind the anchor; 0: the row's token is not decided, or none may come */
     int32_t token[RESIDENT_ROWS];
 };
 

@@ -753,7 +753,8 @@ TEST(rounds_end_where_plain_decoding_ends)
         collect(r, &got);
         CHECK(got.finish == LATHE_FINISH_CANCELLED || got.finish == LATHE_FINISH_STOP ||
               got.finish == LATHE_FINISH_LENGTH);
-        check_state(e, 0, plain, "cancel");
+        if (e->slots[0].n_committed > 0) /* its prompt was not left */
+            check_state(e, 0, plain, "cancel");
     }
     give_back(e, ops, drafter);
     lathe_prompt_release(&rendered);

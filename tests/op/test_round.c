@@ -44,10 +44,11 @@ static void check_history(const struct history *h, int32_t n_seen, const int32_t
     history_free(&want);
 }
 
-/* A round of T rows, drafts 1, 2 ... T - 1, that gives `best`. n: rows that are kept of it. */
+/* A round of T rows, drafts 1, 2 ... T - 1, that gives `best`. n: rows that are kept of it if no more than `left` may be. */
 static void check(struct op_env *e, int32_t T, const int32_t *best, const float *logit,
-                  int32_t n_rounds, int32_t n)
+                  int32_t n_rounds, int32_t left, int32_t n)
 {
+    n = n < left ? n : left;
     struct resident *r = op_alloc(sizeof *r);
     struct round_report *report = op_alloc(ROUND_REPORTS * sizeof *report);
     const struct round_report *got = &report[n_rounds % ROUND_REPORTS];
@@ -67,6 +68,8 @@ static void check(struct op_env *e, int32_t T, const int32_t *best, const float 
     r->stop[1] = STOP;
     r->n_stops = 2;
     r->n_rounds = n_rounds;
+    CHECK_INT(r->left, INT32_MAX);
+    r->left = left;
     memset(report, -1, ROUND_REPORTS * sizeof *report);
     int32_t n_seen = n_rounds % 2 ? -1 : n_rounds % 4 * 3;
     struct history h = history_of(n_seen);
@@ -79,6 +82,7 @@ static void check(struct op_env *e, int32_t T, const int32_t *best, const float 
         CHECK_INT(got->token[i], best[i]);
     CHECK_INT(report[(n_rounds + 1) % ROUND_REPORTS].n, -1);
     CHECK_INT(r->n_rounds, n_rounds + 1);
+    CHECK_INT(r->left, left - (left < INT32_MAX ? n : 0));
     CHECK_INT(r->token[0], n ? best[n - 1] : ANCHOR);
     CHECK_INT(r->block_token[0], r->token[0]);
     const struct batch_seq want[] = {
@@ -120,16 +124,18 @@ static void check_all(struct op_env *e)
                 best[i] = i + 1 == n ? 50 : i + 1;
                 logit[i] = i % 2 ? -FLT_MAX : FLT_MAX;
             }
-            check(e, T, best, logit, n, n > STOP ? STOP : n);
+            check(e, T, best, logit, n, INT32_MAX, n > STOP ? STOP : n);
+            for (int32_t left = 0; left <= T; left += 3)
+                check(e, T, best, logit, n, left, n > STOP ? STOP : n);
             for (int k = 0; k < 4; k++) { /* or a row that is not decided */
                 static const float not_finite[] = {NAN, -NAN, INFINITY};
                 logit[n - 1] = k < 3 ? not_finite[k] : 1;
                 best[n - 1] = k < 3 ? n : -1;
-                check(e, T, best, logit, k, n > STOP ? STOP : n - 1);
+                check(e, T, best, logit, k, INT32_MAX, n > STOP ? STOP : n - 1);
             }
             for (int32_t i = 0; i < RESIDENT_ROWS; i++)
                 best[i] = 3; /* the same again and again, drafted but once */
-            check(e, T, best, NULL, 2, 1);
+            check(e, T, best, NULL, 2, INT32_MAX, 1);
         }
     op_done();
 }

@@ -254,14 +254,14 @@ static __global__ void __launch_bounds__(32)
 {
     begin_kernel();
     int lane = (int)threadIdx.x, i = min(lane, RESIDENT_ROWS - 1);
-    int32_t best = r->best[i], n_rounds = r->n_rounds;
+    int32_t best = r->best[i], n_rounds = r->n_rounds, left = r->left;
     bool is_decided = lane < rows && best >= 0 && r->logit[i] <= FLT_MAX;
     bool goes_on = is_decided && lane + 1 < rows && best == r->token[min(i + 1, RESIDENT_ROWS - 1)];
     for (int k = 0; k < r->n_stops; k++)
         goes_on = goes_on && r->stop[k] != best;
     /* The first row that does not go on is the last that is judged. */
     int last = __ffs((int)~__ballot_sync(0xffffffffu, goes_on)) - 1;
-    int n = last + (int)(__ballot_sync(0xffffffffu, is_decided) >> last & 1);
+    int n = min(last + (int)(__ballot_sync(0xffffffffu, is_decided) >> last & 1), left);
     struct round_report *to = &report[n_rounds % ROUND_REPORTS];
     int32_t anchor = __shfl_sync(0xffffffffu, best, max(n - 1, 0));
     if (lane < n)
@@ -282,6 +282,8 @@ static __global__ void __launch_bounds__(32)
         r->token[0] = r->block_token[0] = anchor;
         r->behind.pos = r->keep.pos - 1;
         r->block.pos += n;
+        if (left < INT32_MAX)
+            r->left = left - n;
     }
     if (lane > RESIDENT_ROWS)
         return;
