@@ -1,6 +1,9 @@
-/* B106: one row of a prompt gets logits, and a prompt that fails half-way leaves nothing behind. That a step takes no memory
- * is in test_no_alloc. */
+/* B106: what a prompt takes beside its pages depends on the chunk alone, one of its rows gets logits, and a prompt that
+ * fails half-way leaves nothing behind. That a step takes no memory is in test_no_alloc. */
+#include <stdio.h>
+
 #include "engine/engine.h"
+#include "make_model.h"
 #include "test.h"
 
 /* The products of the engine's schedule, counted. */
@@ -24,13 +27,13 @@ static lathe_status count_product(void *stream, const struct linear_args *a, lat
     return counted.product(stream, a, err);
 }
 
-static lathe_engine *open_counted(int32_t n_ctx, int32_t chunk)
+static lathe_engine *open_counted(const char *dir, int32_t n_ctx, int32_t chunk)
 {
     lathe_engine_options o;
     lathe_engine *e;
     lathe_error err;
     lathe_engine_options_init(&o);
-    o.model_dir = test_path("models/nano");
+    o.model_dir = dir;
     o.n_ctx = n_ctx;
     o.prefill_chunk = chunk;
     o.n_threads = 2;
@@ -85,7 +88,7 @@ TEST(one_row_of_a_prompt_gets_logits)
     int32_t n = 2047, done;
     if (test_quick())
         n = 511;
-    lathe_engine *e = open_counted(2176, 2048);
+    lathe_engine *e = open_counted(test_path("models/nano"), 2176, 2048);
     free(answer(e, n, &end, &done));
     CHECK_INT(end.finish, LATHE_FINISH_LENGTH);
     CHECK_INT(done, n); /* in one piece */
@@ -96,7 +99,7 @@ TEST(one_row_of_a_prompt_gets_logits)
 TEST(a_prompt_that_fails_leaves_nothing)
 {
     enum { CHUNK = 32, PROMPT = 4 * CHUNK + 20 };
-    lathe_engine *e = open_counted(512, CHUNK);
+    lathe_engine *e = open_counted(test_path("models/nano"), 512, CHUNK);
     lathe_error err;
     lathe_event end;
     int32_t done;
@@ -124,4 +127,88 @@ TEST(a_prompt_that_fails_leaves_nothing)
     }
     free(want);
     lathe_engine_close(e);
+}
+
+/* Operators that do nothing: with them a prompt of a long context takes a moment, and its memory is what it is. */
+#define X(name)                                                                                    \
+    static lathe_status no_##name(void *stream, const struct name##_args *a, lathe_error *err)     \
+    {                                                                                              \
+        (void)stream, (void)a, (void)err;                                                          \
+        return LATHE_OK;                                                                           \
+    }
+OPERATORS(X)
+#undef X
+
+static size_t resident_bytes(void)
+{
+    char line[256];
+    unsigned long kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    CHECK(f != NULL);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmRSS: %lu kB", &kb) == 1)
+            break;
+    (void)fclose(f);
+    CHECK(kb > 0);
+    return (size_t)kb << 10;
+}
+
+/* A prompt of n tokens; how many chunks it was read in. */
+static int32_t read_prompt(lathe_engine *e, int32_t n)
+{
+    lathe_request_options o;
+    lathe_request *r;
+    lathe_error err;
+    lathe_event ev;
+    int32_t n_chunks = 0;
+    int32_t *id = calloc((size_t)n, sizeof *id);
+    CHECK(id != NULL);
+    lathe_request_options_init(lathe_engine_text(e), false, &o);
+    o.token = id;
+    o.n_token = (size_t)n;
+    o.max_tokens = 1;
+    o.sampling.temperature = 0;
+    o.no_prefix_reuse = true;
+    CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
+    free(id);
+    do {
+        lathe_request_next(r, -1, &ev);
+        n_chunks += ev.type == LATHE_EVENT_PROGRESS;
+    } while (ev.type != LATHE_EVENT_FINISH);
+    CHECK_INT(ev.finish, LATHE_FINISH_LENGTH);
+    CHECK_INT(ev.usage.prompt_tokens, n);
+    lathe_request_close(r);
+    return n_chunks;
+}
+
+TEST(a_long_prompt_takes_what_a_short_one_takes)
+{
+    enum { LONG = 262000, NOISE = 8 << 20 };
+    static const int32_t chunk[] = {2048, 256};
+    struct model_spec s;
+    const char *dir = test_tmp("long");
+    model_spec_init(&s);
+    s.vocab = 8192;
+    s.tokenizer = true;
+    make_model(dir, &s);
+    for (int i = 0; i < 2; i++) {
+        lathe_engine *e = open_counted(dir, 262144, chunk[i]);
+        struct exec *x = &e->step.x;
+#define X(name) counted.backend.name = no_##name;
+        OPERATORS(X)
+#undef X
+        counted.product = no_linear;
+        counted.backend.linear = count_product;
+        CHECK_INT(read_prompt(e, 3 * chunk[i]), 3);
+        size_t peak = x->peak, before = resident_bytes();
+        CHECK_INT(read_prompt(e, LONG), (LONG + chunk[i] - 1) / chunk[i]);
+        size_t after = resident_bytes();
+        CHECK_INT((int64_t)x->peak, (int64_t)peak);
+        CHECK(peak > 0 && peak <= e->step.workspace_bytes);
+        CHECK_INT(e->state.kv.n_used[0], (LONG + KV_PAGE - 1) / KV_PAGE);
+        if (after > before + NOISE)
+            FAIL("chunks of %d: %zu bytes more", chunk[i], after - before);
+        CHECK_INT(counted.most_logits, 1);
+        lathe_engine_close(e);
+    }
 }
