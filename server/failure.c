@@ -139,6 +139,8 @@ bool refuse_status(struct failure *f, const lathe_error *err)
 {
     if (err->status == LATHE_E_CONTEXT)
         return refuse_prompt(f, err->message);
+    if (err->status == LATHE_E_CANCELLED) /* whatever it was that ended with the server */
+        return refuse(f, DRAINING, "the server is shutting down");
     char param[sizeof f->param] = "";
     size_t n = strcspn(err->message, ": ");
     if (err->message[n] == ':' && n < sizeof param &&

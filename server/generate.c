@@ -422,24 +422,43 @@ static void end_with(struct run *r, enum condition c, const char *what)
     cancel_all(r);
 }
 
+/* Is the server's time, or the request's, over? */
+static bool watch_end(struct run *r)
+{
+    const struct server_options *o = &r->x->server->options;
+    if (r->why.condition != FINE)
+        return true;
+    if (stream_must_end(r->x))
+        end_with(r, DRAINING, "the server is shutting down");
+    else if (o->request_timeout_s && r->now_ms - r->started_ms > o->request_timeout_s * 1e3)
+        end_with(r, DEADLINE, "the request took too long");
+    return r->why.condition != FINE;
+}
+
 static void watch_time(struct run *r)
 {
     const struct server_options *o = &r->x->server->options;
     double age = r->now_ms - r->started_ms;
-    if (r->why.condition != FINE)
+    if (watch_end(r))
         return;
-    if (stream_must_end(r->x))
-        end_with(r, DRAINING, "the server is shutting down");
-    else if (o->queue_timeout_s && !r->is_accepted && age > o->queue_timeout_s * 1e3)
+    if (o->queue_timeout_s && !r->is_accepted && age > o->queue_timeout_s * 1e3)
         end_with(r, QUEUE_TIMEOUT, "the request waited too long for a slot");
-    else if (o->request_timeout_s && age > o->request_timeout_s * 1e3)
-        end_with(r, DEADLINE, "the request took too long");
     else if (r->g.stream && !stream_begun(r->x) && age > HEAD_MS)
         begin(r);
     else if (stream_begun(r->x)
                  ? r->now_ms - r->wrote_ms > KEEPALIVE_MS
                  : !r->g.stream && o->json_keepalive_s && age > o->json_keepalive_s * 1e3)
         keep_alive(r);
+}
+
+/* While a prompt is made, which may take seconds: of a client that has gone, or that took too long, nobody wants it. */
+static bool leave(void *ctx)
+{
+    struct run *r = ctx;
+    r->now_ms = clock_ms();
+    if (!r->is_gone)
+        watch_peer(r);
+    return r->is_gone || watch_end(r);
 }
 
 /* ---- Choices -------------------------------------------------------------------------------- */
@@ -490,7 +509,8 @@ static void begin_choices(struct run *r)
             return;
         if (st) {
             note_failure(r, &err);
-            (void)refuse_status(&r->why, &err);
+            if (!r->is_gone && r->why.condition == FINE)
+                (void)refuse_status(&r->why, &err);
             cancel_all(r);
             return;
         }
@@ -558,7 +578,7 @@ static bool is_going_on(const struct run *r)
 static void follow(struct run *r)
 {
     begin_choices(r);
-    if (r->n_begun == 0) {
+    if (r->n_begun == 0 && !r->is_gone && !stream_begun(r->x)) {
         r->x->failure = r->why;
         return;
     }
@@ -686,6 +706,8 @@ void generate(struct exchange *x, const struct dialect *d)
     buf_init(&r->out, PIECE_LIMIT);
     buf_init(&r->text, PIECE_LIMIT);
     if (parse(r) && make_room(r)) {
+        r->g.chat.conversation.leave = leave;
+        r->g.chat.conversation.leave_ctx = r;
         r->trace = trace_begin(x, r->n_choices);
         follow(r);
         trace_end(r->trace, x);
@@ -717,6 +739,12 @@ void generation_defaults(const struct exchange *x, struct generation *g)
     g->options.end_in_think = o->end_in_think;
 }
 
+bool exchange_is_left(void *ctx)
+{
+    struct exchange *x = ctx;
+    return stream_must_end(x) || stream_peer(x) == PEER_GONE;
+}
+
 bool generate_render(struct exchange *x, const struct dialect *d, const struct fields *f,
                      bool without_answer, lathe_prompt *out)
 {
@@ -729,6 +757,8 @@ bool generate_render(struct exchange *x, const struct dialect *d, const struct f
         g.chat.conversation.no_generation_prompt = true;
         g.chat.conversation.continue_last = false;
     }
+    g.chat.conversation.leave = exchange_is_left;
+    g.chat.conversation.leave_ctx = x;
     if (ok && lathe_engine_render(x->server->engine, g.options.conversation, out, &err))
         ok = refuse_status(&x->failure, &err);
     d->release(state);

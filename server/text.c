@@ -121,8 +121,8 @@ static void tokenize_body(struct exchange *x, struct fields *f)
     lathe_tokens t = {0};
     if (!fields_unknown(f, x, known, N_OWN + 1))
         return;
-    if (lathe_tokenize(lathe_engine_text(x->server->engine), content ? content : prompt, n, special,
-                       &t, &err))
+    if (lathe_tokenize_while(lathe_engine_text(x->server->engine), content ? content : prompt, n,
+                             special, exchange_is_left, x, &t, &err))
         (void)refuse_status(&x->failure, &err);
     else
         put_tokens(x, t.id, t.n, pieces, strings);

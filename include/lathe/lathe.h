@@ -81,6 +81,11 @@ void lathe_tokens_release(lathe_tokens *tokens);
  * without it all of the text is plain text. Invalid UTF-8 is an error that names the byte. */
 lathe_status lathe_tokenize(const lathe_text *text, const char *s, size_t n, bool control,
                             lathe_tokens *out, lathe_error *err);
+/* The same while `leave` is asked every few milliseconds, on the caller's thread: does nobody want it any more? Then it is
+ * LATHE_E_CANCELLED. */
+lathe_status lathe_tokenize_while(const lathe_text *text, const char *s, size_t n, bool control,
+                                  bool (*leave)(void *ctx), void *leave_ctx, lathe_tokens *out,
+                                  lathe_error *err);
 /* The bytes of one token: not necessarily whole characters. NULL if no token has this id. */
 const char *lathe_token_bytes(const lathe_text *text, int32_t id, size_t *n);
 /* Is id an added token such as <|im_end|> or <think>? */
@@ -125,6 +130,9 @@ typedef struct lathe_conversation {
     bool continue_last;
     const lathe_turn *turn; /* [n_turns], in the order of their messages; others are not used */
     size_t n_turns;
+    /* Asked while the prompt is made, as that of lathe_tokenize_while; NULL: nobody is. */
+    bool (*leave)(void *ctx);
+    void *leave_ctx;
 } lathe_conversation;
 
 typedef struct lathe_prompt {

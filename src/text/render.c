@@ -410,7 +410,7 @@ static bool ends_inside_thinking(const struct rendering *t)
 
 static lathe_status render_once(const lathe_text *text, const lathe_conversation *c,
                                 struct conversation *all, bool with_stand_in, bool *no_query,
-                                struct rendering *out, lathe_error *err)
+                                struct watch *watch, struct rendering *out, lathe_error *err)
 {
     struct template_limits limits;
     struct run r;
@@ -418,6 +418,7 @@ static lathe_status render_once(const lathe_text *text, const lathe_conversation
     struct switches s;
     struct turns turns = {0};
     template_limits_init(&limits, all->input_bytes);
+    limits.watch = watch;
     run_open(&r, &limits, err);
     lathe_status st = LATHE_OK;
     if (!build_variables(&r, text->template, c, all, &s, &turns, &vars) ||
@@ -444,14 +445,15 @@ static lathe_status render_once(const lathe_text *text, const lathe_conversation
  * and compact into such histories. It stands last, so reasoning counts as older than the last
  * question everywhere. */
 static lathe_status render_text(const lathe_text *text, const lathe_conversation *c,
-                                struct conversation *all, struct rendering *out, lathe_error *err)
+                                struct conversation *all, struct watch *watch,
+                                struct rendering *out, lathe_error *err)
 {
     bool no_query = false;
-    lathe_status first = render_once(text, c, all, false, &no_query, out, err);
+    lathe_status first = render_once(text, c, all, false, &no_query, watch, out, err);
     if (!first || !no_query)
         return first;
     lathe_error second;
-    lathe_status st = render_once(text, c, all, true, &no_query, out, &second);
+    lathe_status st = render_once(text, c, all, true, &no_query, watch, out, &second);
     if (st) { /* the question was not what it lacked, or not all */
         if (err)
             *err = second;
@@ -463,15 +465,15 @@ static lathe_status render_text(const lathe_text *text, const lathe_conversation
     return first;
 }
 
-static lathe_status encode(const lathe_text *text, struct rendering *t, lathe_prompt *out,
-                           lathe_error *err)
+static lathe_status encode(const lathe_text *text, struct rendering *t, struct watch *watch,
+                           lathe_prompt *out, lathe_error *err)
 {
     unsigned char *trusted = t->origin;
     bool thinking = ends_inside_thinking(t);
     for (size_t i = 0; i < t->n; i++)
         trusted[i] = t->origin[i] == FROM_TEMPLATE;
-    lathe_status st =
-        tokenizer_encode_marked(text->tokenizer, t->text, t->n, trusted, &out->tokens, err);
+    lathe_status st = tokenizer_encode_watched(text->tokenizer, t->text, t->n, true, trusted, watch,
+                                               &out->tokens, err);
     if (st)
         return st;
     out->text = t->text;
@@ -496,19 +498,20 @@ lathe_status text_render_known(const lathe_text *text, const lathe_conversation 
     struct conversation all = {.text_only = is_request, .may_be_empty = c->continue_last};
     struct rendering rendered = {0};
     struct prefill prefill = {0};
+    struct watch watch = {.leave = c->leave, .ctx = c->leave_ctx};
     lathe_status st = read_json(&all.messages, &all, "messages", c->messages, err);
     if (c->continue_last && !st)
         st = prefill_take(&prefill, &all.messages, err);
     st = st ? st : read_json(&all.tools, &all, "tools", c->tools, err);
     st = st ? st : read_json(&all.kwargs, &all, "kwargs", c->kwargs, err);
-    st = st ? st : render_text(text, c, &all, &rendered, err);
+    st = st ? st : render_text(text, c, &all, &watch, &rendered, err);
     if (c->continue_last && !st)
         st = prefill_put(&prefill, &rendered, ends_inside_thinking(&rendered), FROM_CONVERSATION,
                          err);
-    st = st ? st : encode(text, &rendered, out, err);
+    st = st ? st : encode(text, &rendered, &watch, out, err);
     if (!st)
         st = replay_prompt(text, out, c->turn, c->n_turns, all.assistant, all.n_assistant, memory,
-                           err);
+                           &watch, err);
     if (st)
         lathe_prompt_release(out);
     prefill_release(&prefill);

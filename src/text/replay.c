@@ -139,7 +139,7 @@ static lathe_status put_ids(struct tokens *o, const lathe_text *text, const lath
  * them, where they end inside one, its text tokenised anew up to the next control token. */
 static lathe_status put_turn(struct tokens *o, const lathe_text *text, const lathe_prompt *p,
                              const struct span *s, size_t begin, size_t at, const int32_t *id,
-                             size_t n, lathe_error *err)
+                             size_t n, struct watch *watch, lathe_error *err)
 {
     const lathe_tokens *t = &p->tokens;
     size_t head = s->from, tail = s->from;
@@ -153,8 +153,8 @@ static lathe_status put_turn(struct tokens *o, const lathe_text *text, const lat
     if (!st)
         st = put_ids(o, text, p, begin, id, n, err);
     if (!st)
-        st =
-            tokenizer_encode(text->tokenizer, p->text + at, next - at, TOKENIZER_PLAIN, &rest, err);
+        st = tokenizer_encode_watched(text->tokenizer, p->text + at, next - at, false, NULL, watch,
+                                      &rest, err);
     if (!st)
         st = copy(o, &rest, 0, rest.n, at, err);
     lathe_tokens_release(&rest);
@@ -179,6 +179,7 @@ struct source {
     const size_t *message;
     size_t n_messages;
     const struct replay_memory *memory;
+    struct watch *watch;
     struct buf recalled;
 };
 
@@ -205,7 +206,7 @@ static lathe_status put_known(struct tokens *o, const lathe_text *text, const la
         const int32_t *id = (const void *)from->recalled.data;
         size_t n = from->recalled.len / sizeof *id;
         if (n && match(text, p, s, s->begin, id, n) == s->end - s->begin)
-            return put_turn(o, text, p, s, s->begin, s->end, id, n, err);
+            return put_turn(o, text, p, s, s->begin, s->end, id, n, from->watch, err);
     }
     if (k >= from->n_messages)
         return copy(o, &p->tokens, s->from, s->to, 0, err);
@@ -216,14 +217,15 @@ static lathe_status put_known(struct tokens *o, const lathe_text *text, const la
         size_t begin = generated_from(p, s);
         size_t n = turn->n ? match(text, p, s, begin, turn->id, turn->n) : 0;
         if (n)
-            return put_turn(o, text, p, s, begin, begin + n, turn->id, turn->n, err);
+            return put_turn(o, text, p, s, begin, begin + n, turn->id, turn->n, from->watch, err);
     }
     return copy(o, &p->tokens, s->from, s->to, 0, err);
 }
 
 lathe_status replay_prompt(const lathe_text *text, lathe_prompt *p, const lathe_turn *turn,
                            size_t n_turns, const size_t *message, size_t n_messages,
-                           const struct replay_memory *memory, lathe_error *err)
+                           const struct replay_memory *memory, struct watch *watch,
+                           lathe_error *err)
 {
     struct source from = {
         .turn = turn,
@@ -231,6 +233,7 @@ lathe_status replay_prompt(const lathe_text *text, lathe_prompt *p, const lathe_
         .message = message,
         .n_messages = n_messages,
         .memory = memory,
+        .watch = watch,
     };
     struct tokens o = {0};
     lathe_status st = LATHE_OK;

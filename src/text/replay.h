@@ -20,7 +20,8 @@ struct replay_memory {
  * it has the first word. */
 lathe_status replay_prompt(const lathe_text *text, lathe_prompt *prompt, const lathe_turn *turn,
                            size_t n_turns, const size_t *message, size_t n_messages,
-                           const struct replay_memory *memory, lathe_error *err);
+                           const struct replay_memory *memory, struct watch *watch,
+                           lathe_error *err);
 
 /* Where the turn begins that the prompt leaves open: the first token behind its header. False if it is not the
  * assistant's. */

@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/watch.h"
 
 struct template;
 struct run; /* template_value.h: one rendering with its memory, budget and values */
@@ -56,6 +57,7 @@ struct template_limits {
     int64_t steps;       /* tree nodes visited, plus one for every 32 bytes or 4 items touched */
     int32_t depth;       /* of nested evaluation: macro calls, loops, values inside values */
     time_t now;          /* what strftime_now prints */
+    struct watch *watch; /* asked meanwhile; NULL: it is not */
 };
 /* Limits that any conversation of input_bytes of JSON keeps, and the present time. */
 void template_limits_init(struct template_limits *limits, size_t input_bytes);

@@ -8,6 +8,8 @@
 
 #include "text/template_string.h"
 
+enum { WATCH_STEPS = 16384 /* about a millisecond */ };
+
 /* ---- The run ------------------------------------------------------------------------------- */
 
 void template_limits_init(struct template_limits *limits, size_t input_bytes)
@@ -96,6 +98,8 @@ bool run_steps(struct run *r, size_t n)
         return run_error(r, "the template takes more than its limit of %lld steps",
                          (long long)r->limits.steps);
     r->steps += (int64_t)n;
+    if (watch_work(r->limits.watch, n, WATCH_STEPS, NULL))
+        return run_fail(r, LATHE_E_CANCELLED, "nobody wants the text any more");
     return true;
 }
 

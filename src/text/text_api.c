@@ -176,6 +176,14 @@ lathe_status lathe_tokenize(const lathe_text *text, const char *s, size_t n, boo
                             out, err);
 }
 
+lathe_status lathe_tokenize_while(const lathe_text *text, const char *s, size_t n, bool control,
+                                  bool (*leave)(void *ctx), void *leave_ctx, lathe_tokens *out,
+                                  lathe_error *err)
+{
+    struct watch watch = {.leave = leave, .ctx = leave_ctx};
+    return tokenizer_encode_watched(text->tokenizer, s, n, control, NULL, &watch, out, err);
+}
+
 const char *lathe_token_bytes(const lathe_text *text, int32_t id, size_t *n)
 {
     return tokenizer_bytes(text->tokenizer, id, n);

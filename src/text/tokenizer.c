@@ -9,7 +9,10 @@
 #include "text/nfc.h"
 #include "text/tokenizer_data.h"
 
-enum { ADDED_ARENA = 64 << 20 };
+enum {
+    ADDED_ARENA = 64 << 20,
+    WATCH_BYTES = 64 << 10, /* of text, some milliseconds */
+};
 
 lathe_status tokenizer_open_json(struct tokenizer **out, const struct json_doc *tokenizer,
                                  const struct json_doc *config, lathe_error *err)
@@ -45,6 +48,7 @@ void tokenizer_close(struct tokenizer *t)
 
 struct encoder { /* one call */
     const struct tokenizer *t;
+    struct watch *watch; /* may be NULL */
     struct nfc nfc;
     struct splitter split;
     struct bpe_work bpe;
@@ -108,7 +112,8 @@ static lathe_status encode_piece(struct encoder *e, const char *text, size_t bas
         st = splitter_next(&e->split, &from, &to, err);
         if (st || from == to)
             return st;
-        st = bpe_encode(&e->t->bpe, &e->bpe, e->nfc.s + from, to - from, err);
+        st = watch_work(e->watch, to - from, WATCH_BYTES, err);
+        st = st ? st : bpe_encode(&e->t->bpe, &e->bpe, e->nfc.s + from, to - from, err);
         st = st ? st : append_split(e, from, base, err);
         if (st)
             return st;
@@ -126,6 +131,7 @@ static lathe_status encode(struct encoder *e, const char *s, size_t n, bool cont
             a = added_match(&e->t->added, s + at, n - at, trusted ? trusted + at : NULL);
         if (!a) {
             at++;
+            st = watch_work(e->watch, 1, WATCH_BYTES, err);
             continue;
         }
         st = encode_piece(e, s, piece, at, err);
@@ -140,9 +146,9 @@ static lathe_status encode(struct encoder *e, const char *s, size_t n, bool cont
     return st ? st : encode_piece(e, s, piece, n, err);
 }
 
-static lathe_status encode_checked(const struct tokenizer *t, const char *s, size_t n, bool control,
-                                   const unsigned char *trusted, lathe_tokens *out,
-                                   lathe_error *err)
+lathe_status tokenizer_encode_watched(const struct tokenizer *t, const char *s, size_t n,
+                                      bool control, const unsigned char *trusted,
+                                      struct watch *watch, lathe_tokens *out, lathe_error *err)
 {
     *out = (lathe_tokens){0};
     if (n > INT_MAX)
@@ -151,7 +157,7 @@ static lathe_status encode_checked(const struct tokenizer *t, const char *s, siz
     if (valid < n)
         return fail(err, LATHE_E_FORMAT, "text: byte %zu (0x%02X) is not UTF-8", valid,
                     (unsigned)(unsigned char)s[valid]);
-    struct encoder e = {.t = t, .out = out};
+    struct encoder e = {.t = t, .watch = watch, .out = out};
     lathe_status st = encode(&e, s, n, control, trusted, err);
     nfc_release(&e.nfc);
     splitter_release(&e.split);
@@ -164,14 +170,14 @@ static lathe_status encode_checked(const struct tokenizer *t, const char *s, siz
 lathe_status tokenizer_encode(const struct tokenizer *t, const char *s, size_t n,
                               enum tokenizer_control mode, lathe_tokens *out, lathe_error *err)
 {
-    return encode_checked(t, s, n, mode == TOKENIZER_CONTROL, NULL, out, err);
+    return tokenizer_encode_watched(t, s, n, mode == TOKENIZER_CONTROL, NULL, NULL, out, err);
 }
 
 lathe_status tokenizer_encode_marked(const struct tokenizer *t, const char *s, size_t n,
                                      const unsigned char *trusted, lathe_tokens *out,
                                      lathe_error *err)
 {
-    return encode_checked(t, s, n, true, trusted, out, err);
+    return tokenizer_encode_watched(t, s, n, true, trusted, NULL, out, err);
 }
 
 void lathe_tokens_release(lathe_tokens *tokens)

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/watch.h"
 
 struct tokenizer;
 
@@ -38,6 +39,11 @@ lathe_status tokenizer_encode_marked(const struct tokenizer *t, const char *s, s
                                      lathe_error *err);
 
 /* One more than the largest id. Ids below may be holes. */
+/* The same of either, while `watch` is asked; NULL: it is not. trusted NULL: `control` counts for all bytes. */
+lathe_status tokenizer_encode_watched(const struct tokenizer *t, const char *s, size_t n,
+                                      bool control, const unsigned char *trusted,
+                                      struct watch *watch, lathe_tokens *out, lathe_error *err);
+
 int32_t tokenizer_n_ids(const struct tokenizer *t);
 /* Does a token have this id? These are the ids that may be sampled. Any id is allowed. */
 bool tokenizer_has(const struct tokenizer *t, int32_t id);

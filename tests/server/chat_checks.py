@@ -6,7 +6,7 @@ import struct
 import sys
 import time
 
-from serving import Checks, Server, is_, wait_until
+from serving import Checks, Server, is_, wait_until, within
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 KILN = "A kiln is a furnace for firing or burning or drying such things as porcelain or bricks."
@@ -285,9 +285,13 @@ def check_model_names(s):
     is_(post(s, ask("a", max_tokens=1)).json["model"], "nano")
 
 
+def is_idle(s):
+    lines = s.send("GET", "/metrics").body.decode().split("\n")
+    return not any(float(x.split()[-1]) for x in lines if x.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")))
+
+
 def check_clients_that_go_away(s):
-    """B100, with fewer repeats: the slot is free soon after the close, in each phase. It takes a step of the engine and a
-    tenth of a second; the bound leaves room for a short request and for a machine that does other work."""
+    """B100, with fewer repeats: the slot is free within a second of the close, in each phase."""
     endless = ask("Tell a story.", ignore_eos=True)
     long_prompt = dict(ask("word " * 1500, ignore_eos=True), stream=True)
     for _ in range(3):
@@ -298,17 +302,18 @@ def check_clients_that_go_away(s):
                 if reset:
                     c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 c.close()
-                start = time.monotonic()
-                is_(is_free(s), True)
-                is_(time.monotonic() - start < 5, True)
+                within(1, lambda: is_idle(s), body["messages"][0]["content"][:20])
+    is_(is_free(s), True)
 
 
 def check_a_queued_client_that_goes_away(s):
     with open_stream(s, ask("Tell a story.", ignore_eos=True, stream=True)) as first:
         first.recv(100)
         second = open_stream(s, ask("a", max_tokens=1, stream=True))
-        time.sleep(0.2)
+        wait_until(lambda: b'num_requests_waiting{model_name="nano"} 1\n' in s.send("GET", "/metrics").body)
         second.close()
+        within(1, lambda: b'num_requests_waiting{model_name="nano"} 0\n' in s.send("GET", "/metrics").body, "waiting")
+    within(1, lambda: is_idle(s), "decoding")
     is_(is_free(s), True)
 
 

@@ -161,3 +161,36 @@ def wait_until(condition, seconds=20):
         if time.monotonic() > end:
             raise AssertionError("it did not happen in time")
         time.sleep(0.01)
+
+
+class Pulse(threading.Thread):
+    """A clock that stands where this machine has no time for us: beats of 10 ms and more, of a thread that does nothing else."""
+
+    BEAT = 0.01
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.beats, self.going = 0, True
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.going = False
+        self.join()
+
+    def run(self):
+        while self.going:
+            time.sleep(self.BEAT)
+            self.beats += 1
+
+
+def within(seconds, condition, what=""):
+    """It happens in so many seconds of such a clock."""
+    with Pulse() as pulse:
+        start = time.monotonic()
+        while not condition():
+            if pulse.beats * Pulse.BEAT > seconds:
+                raise AssertionError(f"{what}: not within {seconds} s, nor {time.monotonic() - start:.2f} s by the clock on the wall")
+            time.sleep(0.005)

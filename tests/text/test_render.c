@@ -1073,3 +1073,46 @@ TEST(an_answer_goes_on_with_the_last_message)
     expect_error(t, &bad, LATHE_E_ARGUMENT, "continue_last");
     lathe_text_close(t);
 }
+
+/* Says so when it is asked for the n-th time. */
+static bool leave_at(void *ctx)
+{
+    return --*(int32_t *)ctx == 0;
+}
+
+TEST(a_prompt_that_nobody_wants)
+{
+    lathe_text *t = open_nano();
+    lathe_error e;
+    lathe_prompt p;
+    struct buf messages;
+    int32_t left = INT32_MAX, n_asked = 0;
+    buf_init(&messages, 1 << 24);
+    buf_puts(&messages, "[");
+    for (int i = 0; i < 4000; i++)
+        buf_printf(&messages, "%s{\"role\": \"%s\", \"content\": \"%d %0200d\"}", i ? ", " : "",
+                   i % 2 ? "assistant" : "user", i, i);
+    buf_puts(&messages, "]");
+    lathe_conversation c = {.messages = buf_str(&messages), .leave = leave_at, .leave_ctx = &left};
+    CHECK_OK(lathe_render(t, &c, &p, &e), &e);
+    n_asked = INT32_MAX - left;
+    CHECK(n_asked > 10);
+    lathe_prompt_release(&p);
+    for (int32_t at = 1; at <= n_asked; at += n_asked / 7) {
+        left = at;
+        CHECK_ERR(lathe_render(t, &c, &p, &e), &e, LATHE_E_CANCELLED, "nobody wants");
+        CHECK_INT(left, 0); /* it is not asked again */
+        CHECK(!p.text && !p.tokens.id);
+    }
+    lathe_tokens k;
+    left = 2;
+    CHECK_ERR(lathe_tokenize_while(t, messages.data, messages.len, true, leave_at, &left, &k, &e),
+              &e, LATHE_E_CANCELLED, "nobody wants");
+    CHECK(!k.id);
+    left = INT32_MAX;
+    CHECK_OK(lathe_tokenize_while(t, messages.data, messages.len, true, leave_at, &left, &k, &e),
+             &e);
+    lathe_tokens_release(&k);
+    buf_release(&messages);
+    lathe_text_close(t);
+}
