@@ -157,14 +157,15 @@ void ahead_close(struct lathe_engine *e)
     e->ahead = (struct ahead){0};
 }
 
-/* A row's best candidates decide its token, and the host needs no more of the row. An end token that something else replaces
+/* A row's best candidates, or all ids in one draw, decide its token, and the host needs no more of the row. An end token that something else replaces
  * is the last of its round, and the host goes on from there. */
 static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
 {
     int32_t most = e->ahead.most_rows;
     struct choice choice;
     int32_t n_best = sampler_choice(r->sampler, &choice);
-    if (n_best < 1 || n_best > RESIDENT_BEST || r->n_logprobs >= 0 || closing_is_on(&r->closing))
+    bool decides = n_best == INT32_MAX || (n_best > 0 && n_best <= RESIDENT_BEST);
+    if (!decides || r->n_logprobs >= 0 || closing_is_on(&r->closing))
         return false;
     if (most == 1)
         return true;

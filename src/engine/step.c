@@ -88,7 +88,8 @@ static lathe_status run_round(const struct step *s, struct exec *x, int32_t n, i
         struct tensor value = exec_tmp(x, DT_F32, b.n_rows, n_best);
         struct tensor id = exec_tmp(x, DT_I32, b.n_rows, n_best);
         op_top_k(x, value, id, head, id_set_pairs(s->o.ids), s->o.ids->n_ranges);
-        op_choose(x, tensor_1d(best.data, DT_I32, b.n_rows), value, id, 0, -1, there);
+        op_choose(x, tensor_1d(best.data, DT_I32, b.n_rows), value, id, head,
+                  id_set_pairs(s->o.ids), s->o.ids->n_ranges, 0, -1, there);
     }
     op_advance(x, there, n, &s->history, s->report);
     return exec_end(x, err);

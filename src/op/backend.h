@@ -143,8 +143,12 @@ struct walk_args {
     const struct resident *r;
     const struct history *h;
 };
+enum { CHOOSE_COLUMNS = 4096, CHOOSE_PART = 16 }; /* of a part, and its bytes of scratch */
 struct choose_args {
-    struct tensor token, value, id;
+    struct tensor token, value, id, logits;
+    const int32_t (*range)[2];
+    int32_t n_ranges;
+    struct tensor scratch; /* U8, CHOOSE_PART for each row and CHOOSE_COLUMNS columns of it */
     int32_t first, none;
     const struct resident *r;
 };

@@ -84,3 +84,25 @@ int32_t choice_of(const struct choice *c, const float *logit, const int32_t *id,
         there[i] = there[i] && weight[i] >= c->min_p;
     return draw(c, logit, id, there, n, position);
 }
+
+int32_t choice_of_row(const struct choice *c, const float *row, const int32_t (*range)[2],
+                      int32_t n_ranges, float best, int32_t position)
+{
+    double most = -INFINITY;
+    int32_t chosen = -1;
+    for (int32_t r = 0; r < n_ranges; r++)
+        for (int32_t id = range[r][0]; id < range[r][1]; id++) {
+            if (row[id] == -INFINITY)
+                continue;
+            uint64_t bits = choice_bits(c->seed, position, id, 0);
+            if (choice_key(row[id], c->temperature, choice_gumbel_bound(bits)) <= most)
+                continue;
+            double key = choice_key(row[id], c->temperature, choice_gumbel(bits));
+            if (key > most &&
+                (c->min_p <= 0 || choice_weight(row[id], best, c->temperature) >= c->min_p)) {
+                most = key;
+                chosen = id;
+            }
+        }
+    return chosen;
+}

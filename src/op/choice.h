@@ -16,6 +16,8 @@ struct choice {
     int32_t top_k; /* < 1: off */
 };
 enum { CHOICE_MOST = 128 }; /* candidates of one choice */
+/* Is it made among all of a row, and not among its best? */
+#define CHOICE_IS_WHOLE(c) ((c)->temperature > 0 && (c)->top_k < 1)
 
 #ifdef __CUDACC__
 #define CHOICE_FN static __device__ __forceinline__
@@ -87,9 +89,21 @@ CHOICE_FN double choice_exp(double x)
     int32_t k = (int32_t)choice_add(choice_times(x, 0x1.71547652b82fep+0), -0.5);
     double r = choice_add(choice_add(x, -choice_times(k, CHOICE_LN2_HIGH)),
                           -choice_times(k, CHOICE_LN2_LOW));
-    double sum = 1;
-    for (int32_t i = 14; i >= 1; i--) /* 0.35^15 / 15! is below the last place */
-        sum = choice_add(choice_times(choice_times(sum, r), 1.0 / i), 1);
+    /* The series up to r^13, 0.35^14 / 14! being below the last place, in even and odd powers. */
+    double z = choice_times(r, r), even = 1.0 / 479001600, odd = 1.0 / 6227020800;
+    even = choice_add(choice_times(even, z), 1.0 / 3628800);
+    odd = choice_add(choice_times(odd, z), 1.0 / 39916800);
+    even = choice_add(choice_times(even, z), 1.0 / 40320);
+    odd = choice_add(choice_times(odd, z), 1.0 / 362880);
+    even = choice_add(choice_times(even, z), 1.0 / 720);
+    odd = choice_add(choice_times(odd, z), 1.0 / 5040);
+    even = choice_add(choice_times(even, z), 1.0 / 24);
+    odd = choice_add(choice_times(odd, z), 1.0 / 120);
+    even = choice_add(choice_times(even, z), 0.5);
+    odd = choice_add(choice_times(odd, z), 1.0 / 6);
+    even = choice_add(choice_times(even, z), 1);
+    odd = choice_add(choice_times(odd, z), 1);
+    double sum = choice_add(even, choice_times(r, odd));
     return choice_times(sum, choice_of_bits((uint64_t)(k + 1023) << 52));
 }
 
@@ -129,6 +143,20 @@ CHOICE_FN double choice_gumbel(uint64_t bits)
     return -choice_log(-choice_log(choice_add(1, -e)));
 }
 
+/* Never below choice_gumbel(bits), at most 1.1 above it where that is positive; takes no logarithm. */
+CHOICE_FN double choice_gumbel_bound(uint64_t bits)
+{
+    /* -log(1 - e) >= e, so G <= -log(e) <= (52 - floor(log2(r))) log 2 for r = bits >> 12 >= 1; r = 0
+     * is e = 2^-53. 0.6931471806 is above log 2 by more than the rounding of choice_gumbel. */
+    uint64_t r = bits >> 12;
+#ifdef __CUDACC__
+    int32_t zeros = __clzll((long long)r);
+#else
+    int32_t zeros = r ? __builtin_clzll(r) : 64;
+#endif
+    return choice_times(zeros - 11, 0.6931471806);
+}
+
 /* ---- Filters and the draw ------------------------------------------------------------------------- */
 
 /* The one order of tokens: the larger logit, and of equal logits the lower id. */
@@ -162,6 +190,10 @@ CHOICE_FN double choice_key(float x, double temperature, double gumbel)
  * logit are there; -1 if none is. `position` is that of the token. */
 int32_t choice_of(const struct choice *c, const float *logit, const int32_t *id, int32_t n,
                   int32_t position);
+/* The id that is drawn among all of a row in n_ranges ranges [begin, end), without top-k and top-p, `best` being the largest
+ * of their logits, a finite one. */
+int32_t choice_of_row(const struct choice *c, const float *row, const int32_t (*range)[2],
+                      int32_t n_ranges, float best, int32_t position);
 #endif
 
 #endif

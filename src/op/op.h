@@ -296,11 +296,13 @@ void op_penalise(struct exec *x, struct tensor logits, int32_t first, const stru
 void op_walk(struct exec *x, struct tensor token, struct tensor id, struct tensor score,
              const struct resident *r, const struct history *h);
 
-/* token[t] is chosen by r->choice among the ids id[t,:] with the logits value[t,:], as op_top_k leaves them; `none` where the
- * first logit is NaN or +infinity, or there is no id. The token is that of position r->pos[1 + first + t] + 1.
- *   token [T] I32;  value [T, k] F32;  id [T, k] I32; first + T <= RESIDENT_ROWS, k <= CHOICE_MOST. */
+/* token[t] is chosen by r->choice among the ids id[t,:] with the logits value[t,:], which are what op_top_k with these ranges
+ * makes of logits[t,:]; where k > 1 and CHOICE_IS_WHOLE, among all ids of the ranges. `none` where the first logit is NaN or
+ * +infinity, or there is no id. The token is that of position r->pos[1 + first + t] + 1.
+ *   token [T] I32;  value [T, k], logits [T, n] F32;  id [T, k] I32; first + T <= RESIDENT_ROWS, k <= CHOICE_MOST. */
 void op_choose(struct exec *x, struct tensor token, struct tensor value, struct tensor id,
-               int32_t first, int32_t none, const struct resident *r);
+               struct tensor logits, const int32_t (*range)[2], int32_t n_ranges, int32_t first,
+               int32_t none, const struct resident *r);
 
 /* The end of a round of T = n_rows rows. best[j] of logit[j] is the token behind row j, decided if
  * it is an id and its logit a number that is not infinity. Rows are judged in order as long as they are decided; row

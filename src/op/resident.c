@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "op/backend.h"
+
 struct resident resident_at(int32_t slot, int32_t pos, int32_t token)
 {
     struct resident r = {
@@ -201,16 +203,21 @@ void resident_walk(struct tensor token, struct tensor id, struct tensor score,
     }
 }
 
-void resident_choose(struct tensor token, struct tensor value, struct tensor id, int32_t first,
-                     int32_t none, const struct resident *r)
+void resident_choose(const struct choose_args *a)
 {
-    int32_t *out = token.data;
-    for (int32_t t = 0; t < (int32_t)id.dim[0]; t++) {
-        const float *x = tensor_at(&value, t);
-        const int32_t *of = tensor_at(&id, t);
-        int32_t place = -1;
-        if (x[0] <= FLT_MAX)
-            place = choice_of(&r->choice, x, of, (int32_t)id.dim[1], next_pos(r, first + t));
-        out[t] = place < 0 ? none : of[place];
+    const struct choice *c = &a->r->choice;
+    int32_t *out = a->token.data, k = (int32_t)a->id.dim[1];
+    for (int32_t t = 0; t < (int32_t)a->id.dim[0]; t++) {
+        const float *x = tensor_at(&a->value, t), *row = tensor_at(&a->logits, t);
+        const int32_t *of = tensor_at(&a->id, t);
+        int32_t position = next_pos(a->r, a->first + t), place;
+        out[t] = a->none;
+        if (!(x[0] <= FLT_MAX))
+            continue;
+        place = choice_of(c, x, of, k, position);
+        if (place >= 0 && k > 1 && CHOICE_IS_WHOLE(c))
+            out[t] = choice_of_row(c, row, a->range, a->n_ranges, x[0], position);
+        else if (place >= 0)
+            out[t] = of[place];
     }
 }

@@ -80,8 +80,8 @@ void resident_advance(struct resident *r, int32_t n_rows, const struct history *
 void resident_penalise(float *row, const struct history *h, const int32_t *token, int32_t n);
 void resident_walk(struct tensor token, struct tensor id, struct tensor score,
                    const struct resident *r, const struct history *h);
-void resident_choose(struct tensor token, struct tensor value, struct tensor id, int32_t first,
-                     int32_t none, const struct resident *r);
+struct choose_args;
+void resident_choose(const struct choose_args *a);
 /* Of an id, n tokens being there beside the history. */
 float history_penalised(const struct history *h, int32_t id, float x, const int32_t *token,
                         int32_t n);

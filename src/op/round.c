@@ -33,7 +33,8 @@ void op_walk(struct exec *x, struct tensor token, struct tensor id, struct tenso
 }
 
 void op_choose(struct exec *x, struct tensor token, struct tensor value, struct tensor id,
-               int32_t first, int32_t none, const struct resident *r)
+               struct tensor logits, const int32_t (*range)[2], int32_t n_ranges, int32_t first,
+               int32_t none, const struct resident *r)
 {
     OP_BEGIN(x);
     OP_REQUIRE(x, "choose", id.n_dims == 2 && id.dim[0] >= 1 && id.dim[1] >= 1);
@@ -41,8 +42,15 @@ void op_choose(struct exec *x, struct tensor token, struct tensor value, struct 
     OP_REQUIRE(x, "choose", first >= 0 && first + T <= RESIDENT_ROWS && k <= CHOICE_MOST);
     OP_REQUIRE(x, "choose", is_vector(&token, DT_I32, T) && is_matrix(&id, DT_I32, T, k));
     OP_REQUIRE(x, "choose", is_matrix(&value, DT_F32, T, k) && (x->planning || r));
-    struct choose_args a = {token, value, id, first, none, r};
+    OP_REQUIRE(x, "choose", is_matrix(&logits, DT_F32, T, logits.dim[1]));
+    OP_REQUIRE(x, "choose", n_ranges >= 1 && range[n_ranges - 1][1] <= logits.dim[1]);
+    int64_t n_parts = (logits.dim[1] + CHOOSE_COLUMNS - 1) / CHOOSE_COLUMNS;
+    size_t mark = exec_push(x);
+    struct tensor scratch = exec_tmp(x, DT_U8, T, k > 1 ? n_parts * CHOOSE_PART : 1);
+    struct choose_args a = {token, value, id, logits, range, n_ranges, scratch, first, none, r};
+    OP_BEGIN(x);
     OP_RUN(x, choose, &a, &token, "");
+    exec_pop(x, mark);
 }
 
 void op_advance(struct exec *x, struct resident *r, int32_t n_rows, const struct history *h,

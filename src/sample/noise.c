@@ -32,10 +32,7 @@ double noise_gumbel(uint64_t bits)
 
 double noise_gumbel_bound(uint64_t bits)
 {
-    /* -log(1 - e) >= e, so G <= -log(e) <= (52 - floor(log2(r))) log 2 for r = bits >> 12 >= 1; r = 0
-     * is e = 2^-53. 0.6931471806 is above log 2 by more than the rounding of noise_gumbel. */
-    uint64_t r = bits >> 12;
-    return (r ? __builtin_clzll(r) - 11 : 53) * 0.6931471806;
+    return choice_gumbel_bound(bits);
 }
 
 int64_t noise_seed(void)

@@ -397,13 +397,14 @@ int32_t sampler_best(const struct sampler *s)
 int32_t sampler_choice(const struct sampler *s, struct choice *c)
 {
     bool suppresses = s->n_end > 0 && s->n_generated < s->min_tokens;
+    bool is_off = s->o.top_k < 1 || s->o.top_k >= s->ids->n_ids;
     *c = (struct choice){(double)s->o.temperature, (double)s->o.top_p, (double)s->o.min_p,
-                         (uint64_t)s->o.seed, s->o.top_k};
+                         (uint64_t)s->o.seed, is_off ? 0 : s->o.top_k};
     if (s->o.n_bias > 0 || s->n_ban > 0 || suppresses)
         return 0;
     if (s->o.temperature == 0)
         return 1;
-    return s->o.top_k >= 1 && s->o.top_k < s->ids->n_ids ? s->o.top_k : 0;
+    return !is_off ? s->o.top_k : s->o.top_p >= 1 ? INT32_MAX : 0;
 }
 
 void sampler_history(const struct sampler *s, const struct history *h)

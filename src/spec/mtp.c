@@ -80,7 +80,8 @@ static void draft_token(struct exec *x, const struct drafter *d, struct tensor l
     struct tensor value = exec_tmp(x, DT_F32, 1, n_best), id = exec_tmp(x, DT_I32, 1, n_best);
     op_penalise(x, logits, i, there, h);
     op_top_k(x, value, id, logits, id_set_pairs(d->o.ids), d->o.ids->n_ranges);
-    op_choose(x, tensor_1d(there ? &there->token[i + 1] : NULL, DT_I32, 1), value, id, i, 0, there);
+    op_choose(x, tensor_1d(there ? &there->token[i + 1] : NULL, DT_I32, 1), value, id, logits,
+              id_set_pairs(d->o.ids), d->o.ids->n_ranges, i, 0, there);
     exec_pop(x, mark);
 }
 

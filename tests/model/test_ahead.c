@@ -230,10 +230,17 @@ static void check_drawn(const char *spec)
          .repetition_penalty = 1,
          .seed = 4},
         {.temperature = 1, .top_k = 1, .top_p = 1, .repetition_penalty = 1, .seed = 5},
+        {.temperature = 0.7F, .top_k = 0, .top_p = 1, .repetition_penalty = 1, .seed = 8},
+        {.temperature = 1,
+         .top_k = -1,
+         .top_p = 1,
+         .min_p = 0.1F,
+         .repetition_penalty = 1.2F,
+         .seed = 9},
         {.temperature = 1, .top_k = 0, .top_p = 0.9F, .repetition_penalty = 1, .seed = 6},
         {.temperature = 1, .top_k = 65, .top_p = 1, .repetition_penalty = 1, .seed = 7},
     };
-    enum { N_HOW = sizeof how / sizeof *how, OF_HOST = 5 };
+    enum { N_HOW = sizeof how / sizeof *how, OF_HOST = 7 };
     lathe_engine *e[2] = {open_engine(spec, 1, 256, false), open_engine(spec, 1, 256, true)};
     for (int i = 0; i < N_HOW; i++) {
         char stop[8] = "";
@@ -258,7 +265,7 @@ static void check_drawn(const char *spec)
             if (e[1]->backend->is_host && turn == 0)
                 CHECK((e[1]->step.resident_host->n_rounds > 0) == (i < OF_HOST));
             e[1]->step.resident_host->n_rounds = 0;
-            size_t n = strlen(a[0].text), at = n * (size_t)(5 + i) / 14;
+            size_t n = strlen(a[0].text), at = n * (size_t)(5 + i) / 16;
             while (at > 0 && ((unsigned char)a[0].text[at] & 0xC0) == 0x80)
                 at--;
             if (turn == 0)

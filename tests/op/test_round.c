@@ -249,7 +249,7 @@ static void want_of(const struct tensor *id, const struct tensor *score, const s
 
 /* Greedy, and with filters that leave many or few. */
 static const struct choice choices[] = {
-    {0}, {1, 1, 0, 5, 0}, {0.75, 0.875, 0.0625, ~(uint64_t)0, 12}, {3, 0.5, 0, 6, 40}};
+    {0}, {1, 1, 0, 5, 90}, {0.75, 0.875, 0.0625, ~(uint64_t)0, 12}, {3, 0.5, 0, 6, 40}};
 enum { N_CHOICES = sizeof choices / sizeof choices[0] };
 
 static struct resident *resident_of(const struct choice *c)
@@ -304,39 +304,49 @@ TEST(walk_paths)
 
 /* ---- Choices ------------------------------------------------------------------------------------ */
 
-/* Rows of k logits, some of them not finite or not there, first of all or not. */
-static void check_choose(int64_t T, int64_t k, int32_t first, const struct choice *choice)
+/* What op_top_k makes of rows of n logits; then the choice, of the best k or of all ids of two ranges. */
+static void check_choose(int64_t T, int64_t k, int64_t n, int32_t first,
+                         const struct choice *choice)
 {
     struct rng r = {(uint64_t)(T * 131 + k)};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
+    const int32_t range[2][2] = {{0, (int32_t)n / 3}, {(int32_t)n / 3 + 2, (int32_t)n - 1}};
     struct tensor id = op_tensor(DT_F32, T, k, 1), value = op_tensor(DT_F32, T, k, 2);
+    struct tensor logits = op_tensor(DT_F32, T, n, 3);
     struct resident *resident = resident_of(choice);
     int32_t want[RESIDENT_ROWS];
     id.dtype = DT_I32;
     for (int64_t t = 0; t < T; t++) {
         static const float odd[] = {NAN, INFINITY, -INFINITY};
-        int32_t *of = tensor_at(&id, t);
-        float *x = tensor_at(&value, t);
-        for (int64_t c = 0; c < k; c++) {
-            of[c] = rng_below(&r, 9) ? (int32_t)(c * 1931 + t) : -1;
-            x[c] = t % 3 == 2 ? (float)rng_below(&r, 4) : 3 * (float)rng_normal(&r);
-        }
+        for (int64_t c = 0; c < n; c++)
+            op_put(&logits, t, c,
+                   t % 7 == 5   ? -INFINITY
+                   : t % 3 == 2 ? rng_below(&r, 4)
+                                : 3 * rng_normal(&r));
         if (t % 5 == 3)
-            x[t % 2 ? 0 : k - 1] = odd[t % 3];
-        for (int64_t c = 0; c < k && t % 7 == 5; c++)
-            of[c] = -1;
-        int32_t place = x[0] <= FLT_MAX
-                            ? choice_of(choice, x, of, (int32_t)k, POS + 1 + first + (int32_t)t)
-                            : -1;
-        want[t] = place < 0 ? -5 : of[place];
+            op_put(&logits, t, n / 4, odd[t / 5]);
     }
-    op_case("%lld rows of %lld, temperature %g", (long long)T, (long long)k, choice->temperature);
+    op_top_k(&op_ref()->exec, value, id, logits, range, 2);
+    op_check_ok(op_ref());
+    for (int64_t t = 0; t < T; t++) {
+        const float *x = tensor_at(&value, t);
+        const int32_t *of = tensor_at(&id, t);
+        int32_t position = POS + 1 + first + (int32_t)t, place = -1;
+        if (x[0] <= FLT_MAX)
+            place = choice_of(choice, x, of, (int32_t)k, position);
+        want[t] = place < 0 ? -5
+                  : k > 1 && CHOICE_IS_WHOLE(choice)
+                      ? choice_of_row(choice, tensor_at(&logits, t), range, 2, x[0], position)
+                      : of[place];
+    }
+    op_case("%lld rows of %lld of %lld, temperature %g, top-k %d", (long long)T, (long long)k,
+            (long long)n, choice->temperature, choice->top_k);
     for (int i = -1; i < n_envs; i++) {
         struct op_env *e = i < 0 ? op_ref() : &env[i];
         struct tensor token = op_vector(DT_F32, T);
         token.dtype = DT_I32;
-        op_choose(&e->exec, token, value, id, first, -5, resident);
+        op_choose(&e->exec, token, value, id, logits, range, 2, first, -5, resident);
         op_check_ok(e);
         for (int64_t t = 0; t < T; t++)
             if (((const int32_t *)token.data)[t] != want[t])
@@ -350,9 +360,14 @@ static void check_choose(int64_t T, int64_t k, int32_t first, const struct choic
 TEST(choose_rows)
 {
     static const int64_t ks[] = {1, 2, 31, 32, 33, 64, CHOICE_MOST};
+    static const struct choice whole[] = {{1, 1, 0, 8, 0}, {0.5, 1, 0.01, 9, -1}};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
         for (int64_t T = 1; T <= RESIDENT_ROWS; T += 5)
-            for (size_t c = 0; c < N_CHOICES; c++)
-                for (int32_t first = 0; first + T <= RESIDENT_ROWS && first < 4; first++)
-                    check_choose(T, ks[i], first, &choices[c]);
+            for (int32_t first = 0; first + T <= RESIDENT_ROWS && first < 4; first++)
+                for (size_t c = 0; c < N_CHOICES; c++)
+                    check_choose(T, ks[i], 2 * CHOICE_MOST, first, &choices[c]);
+    for (size_t c = 0; c < 2; c++)
+        for (int64_t n = CHOOSE_COLUMNS - 1; n < 4 * CHOOSE_COLUMNS; n += CHOOSE_COLUMNS + 1)
+            for (int64_t T = 1; T <= RESIDENT_ROWS; T += 5)
+                check_choose(T, 64, n, 0, &whole[c]);
 }

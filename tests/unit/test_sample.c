@@ -525,6 +525,42 @@ TEST(candidates_give_the_choice)
     }
 }
 
+/* Without top-k and top-p it is made in one pass over the row. */
+TEST(whole_rows_give_the_choice)
+{
+    enum { N = 3000 };
+    struct rng r = {31};
+    for (int trial = 0; trial < 300; trial++) {
+        lathe_sampling s = plain;
+        s.temperature = 0.25F + 2 * (float)rng_unit(&r);
+        s.top_k = trial % 3 - 1 + (trial % 3 == 2 ? N : 0);
+        s.min_p = trial % 4 ? 0 : (float)rng_unit(&r) / 4;
+        s.seed = trial;
+        struct sampler_options o = {.sampling = &s, .n_prompt = trial};
+        struct bench b = {0};
+        struct choice choice;
+        int32_t want;
+        float best = -INFINITY;
+        lathe_error err;
+        bench_open(&b, N, &o);
+        CHECK_INT(sampler_choice(b.s, &choice), INT32_MAX);
+        CHECK(CHOICE_IS_WHOLE(&choice));
+        for (int k = 0; k < N; k++) {
+            row[k] = rng_below(&r, 9) ? (float)rng_normal(&r) : -INFINITY;
+            best = row[k] > best ? row[k] : best;
+        }
+        CHECK_OK(sampler_pick(b.s, &b.scratch, row, NULL, 0, &want, &err), &err);
+        CHECK_INT(choice_of_row(&choice, row, id_set_pairs(&b.ids), b.ids.n_ranges, best,
+                                sampler_position(b.s)),
+                  want);
+        bench_close(&b);
+        s.top_p = 0.5F;
+        bench_open(&b, N, &o);
+        CHECK_INT(sampler_choice(b.s, &choice), 0);
+        bench_close(&b);
+    }
+}
+
 TEST(drafts_equal_history)
 {
     enum { N = 300, K = 5 };

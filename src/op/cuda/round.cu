@@ -201,32 +201,135 @@ extern "C" lathe_status cuda_walk(void *stream, const struct walk_args *a, lathe
     return cuda_launched(c, err);
 }
 
+/* The largest key of a part of a row, and whose it is; id -1: nobody's. */
+struct draw {
+    double key;
+    int32_t id;
+};
+static_assert(sizeof(struct draw) == CHOOSE_PART, "the scratch of op_choose");
+
+__device__ __forceinline__ bool is_drawn_before(const struct draw &a, const struct draw &b)
+{
+    return a.id >= 0 && (b.id < 0 || a.key > b.key || (a.key == b.key && a.id < b.id));
+}
+__device__ __forceinline__ struct draw warp_draw(struct draw a)
+{
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) {
+        struct draw b = {__shfl_xor_sync(0xffffffffu, a.key, m),
+                         __shfl_xor_sync(0xffffffffu, a.id, m)};
+        if (is_drawn_before(b, a))
+            a = b;
+    }
+    return a;
+}
+
+struct row_draw {
+    const float *logits, *value; /* value: the largest of a row first */
+    int64_t logits_stride, value_stride;
+    struct few range; /* begin and end of each */
+    int32_t n_ranges, first;
+    unsigned n_parts;
+    const struct resident *r;
+    struct draw *part; /* [T, n_parts] */
+};
+
+/* A block a row and part, where choices are made among all of a row: else it has nothing to do. Bound by the generator's
+ * arithmetic. */
+static __global__ void __launch_bounds__(256) draw_part(const __grid_constant__ struct row_draw a)
+{
+    begin_kernel();
+    __shared__ struct draw of_warp[8];
+    const struct choice c = a.r->choice;
+    if (!CHOICE_IS_WHOLE(&c))
+        return;
+    int32_t t = (int32_t)(blockIdx.x / a.n_parts), part = (int32_t)(blockIdx.x % a.n_parts);
+    int32_t position = next_pos(a.r, a.first + t), lane = (int32_t)threadIdx.x % 32;
+    const float *row = a.logits + t * a.logits_stride;
+    float top = a.value[t * a.value_stride];
+    struct draw mine = {0, -1};
+    for (int32_t i = 0; i < a.n_ranges; i++) {
+        int32_t begin = max((int32_t)few_at(a.range, 2 * i), part * CHOOSE_COLUMNS);
+        int32_t end = min((int32_t)few_at(a.range, 2 * i + 1), (part + 1) * CHOOSE_COLUMNS);
+        for (int32_t id = begin + (int32_t)threadIdx.x; id < end; id += 256) {
+            float x = row[id];
+            if (!(fabsf(x) <= FLT_MAX))
+                continue;
+            uint64_t bits = choice_bits(c.seed, position, id, 0);
+            if (mine.id >= 0 && choice_key(x, c.temperature, choice_gumbel_bound(bits)) <= mine.key)
+                continue;
+            if (c.min_p > 0 && !(choice_weight(x, top, c.temperature) >= c.min_p))
+                continue;
+            struct draw other = {choice_key(x, c.temperature, choice_gumbel(bits)), id};
+            if (is_drawn_before(other, mine))
+                mine = other;
+        }
+    }
+    mine = warp_draw(mine);
+    if (lane == 0)
+        of_warp[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    mine = of_warp[lane % 8];
+    mine = warp_draw(mine);
+    if (lane == 0)
+        a.part[blockIdx.x] = mine;
+}
+
 /* A warp a row. */
 static __global__ void __launch_bounds__(32)
     choose(int32_t *token, const float *value, int64_t value_stride, const int32_t *id,
-           int64_t id_stride, int32_t k, int32_t first, int32_t none, const struct resident *r)
+           int64_t id_stride, int32_t k, int32_t first, int32_t none, const struct resident *r,
+           const struct draw *part, int32_t n_parts)
 {
     begin_kernel();
     __shared__ struct candidates a;
-    int32_t t = (int32_t)blockIdx.x;
-    for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
-        float x = value[t * value_stride + c];
-        a.x[c] = x;
-        a.id[c] = fabsf(x) <= FLT_MAX ? id[t * id_stride + c] : -1;
-    }
+    int32_t t = (int32_t)blockIdx.x, chosen = -1;
+    bool is_number = value[t * value_stride] <= FLT_MAX;
     struct choice choice = r->choice;
-    __syncwarp();
-    int32_t place = choose_place(choice, a, k, next_pos(r, first + t));
+    if (k > 1 && CHOICE_IS_WHOLE(&choice)) {
+        struct draw mine = {0, -1};
+        for (int32_t i = (int32_t)threadIdx.x; i < n_parts; i += 32)
+            if (is_drawn_before(part[t * n_parts + i], mine))
+                mine = part[t * n_parts + i];
+        chosen = warp_draw(mine).id;
+    } else {
+        for (int32_t c = (int32_t)threadIdx.x; c < k; c += 32) {
+            float x = value[t * value_stride + c];
+            a.x[c] = x;
+            a.id[c] = fabsf(x) <= FLT_MAX ? id[t * id_stride + c] : -1;
+        }
+        __syncwarp();
+        int32_t place = choose_place(choice, a, k, next_pos(r, first + t));
+        chosen = place < 0 ? -1 : a.id[place];
+    }
     if (threadIdx.x == 0)
-        token[t] = place < 0 || !(value[t * value_stride] <= FLT_MAX) ? none : a.id[place];
+        token[t] = is_number && chosen >= 0 ? chosen : none;
 }
 
 extern "C" lathe_status cuda_choose(void *stream, const struct choose_args *a, lathe_error *err)
 {
     struct gpu *c = cuda_of(stream);
-    launch_next(c, choose, (unsigned)a->id.dim[0], 32, 0, (int32_t *)a->token.data,
-                (const float *)a->value.data, a->value.stride, (const int32_t *)a->id.data,
-                a->id.stride, (int32_t)a->id.dim[1], a->first, a->none, a->r);
+    unsigned T = (unsigned)a->id.dim[0];
+    struct row_draw d = {};
+    d.logits = (const float *)a->logits.data;
+    d.value = (const float *)a->value.data;
+    d.logits_stride = a->logits.stride;
+    d.value_stride = a->value.stride;
+    d.n_ranges = a->n_ranges;
+    d.first = a->first;
+    d.n_parts = (unsigned)((a->logits.dim[1] + CHOOSE_COLUMNS - 1) / CHOOSE_COLUMNS);
+    d.r = a->r;
+    d.part = (struct draw *)a->scratch.data;
+    if (a->id.dim[1] > 1) {
+        if (!few_of(c, &d.range, a->range[0], 2 * (int64_t)a->n_ranges))
+            return cuda_launched(c, err);
+        launch_next(c, draw_part, T * d.n_parts, 256, 0, d);
+    }
+    launch_next(c, choose, T, 32, 0, (int32_t *)a->token.data, d.value, d.value_stride,
+                (const int32_t *)a->id.data, a->id.stride, (int32_t)a->id.dim[1], a->first, a->none,
+                a->r, (const struct draw *)d.part, (int32_t)d.n_parts);
     return cuda_launched(c, err);
 }
 

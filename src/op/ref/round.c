@@ -18,7 +18,7 @@ lathe_status ref_walk(void *stream, const struct walk_args *a, lathe_error *err)
 lathe_status ref_choose(void *stream, const struct choose_args *a, lathe_error *err)
 {
     (void)stream, (void)err;
-    resident_choose(a->token, a->value, a->id, a->first, a->none, a->r);
+    resident_choose(a);
     return LATHE_OK;
 }
 
