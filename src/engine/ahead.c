@@ -139,9 +139,8 @@ lathe_status ahead_open(struct lathe_engine *e, int32_t pos, lathe_error *err)
         return LATHE_OK;
     }
     a->is_on = true;
-    st = e->backend->replay(e->stream, a->graph[false][0][a->most_rows], err);
-    if (!st)
-        st = e->backend->replay(e->stream, a->graph[true][0][a->most_rows], err);
+    for (int drawn = 0; drawn < 2 && !st && place(e, 0, pos, 0, NULL, &home); drawn++)
+        st = e->backend->replay(e->stream, a->graph[drawn][0][a->most_rows], err);
     return st ? st : e->backend->wait(e->stream, err);
 }
 

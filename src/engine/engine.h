@@ -136,7 +136,7 @@ void round_fail(struct lathe_engine *e, struct slot *s, const lathe_error *err);
 
 /* ahead.c */
 /* How many rows rounds have; and where the backend captures schedules, rounds for all lengths of a context, through
- * slot 0, of which the drafter knows pos >= 1 positions; one of them is run. */
+ * slot 0, of which the drafter knows pos >= 1 positions; two of them are run. */
 lathe_status ahead_open(struct lathe_engine *e, int32_t pos, lathe_error *err);
 void ahead_close(struct lathe_engine *e);
 /* The slot that decodes alone, if the device can decide its rounds; else NULL. */
