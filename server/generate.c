@@ -488,6 +488,10 @@ static lathe_request_options options_of(struct run *r, int32_t choice)
     o.sampling.seed = seed_of(o.sampling.seed, choice % n);
     if (trace_wants_tokens(r->trace) && o.n_logprobs < 0)
         o.n_logprobs = 0;
+    if (choice % n == 0)
+        o.n_same = n - 1;
+    else
+        o.same_prompt = lathe_request_number(r->request[choice - choice % n]);
     o.is_background = r->x->record.is_background;
     o.priority = r->x->record.priority;
     o.session = session_number(r->x->record.session);

@@ -111,6 +111,25 @@ void kv_cache_cut(struct kv_cache *kv, int32_t slot, int32_t n)
     }
 }
 
+lathe_status kv_cache_copy(struct kv_cache *kv, int32_t to, int32_t from, int32_t n,
+                           lathe_error *err)
+{
+    const int32_t *page_to = kv->page_table + (size_t)to * (size_t)kv->pages_per_slot;
+    const int32_t *page_from = kv->page_table + (size_t)from * (size_t)kv->pages_per_slot;
+    size_t bytes = page_bytes(&kv->shape);
+    lathe_status st = kv_cache_reserve(kv, to, n, err);
+    for (int32_t i = 0; i < kv->shape.n_layers && !st; i++) {
+        struct kv_pages p = kv_cache_layer(kv, i);
+        for (int32_t k = 0; k < pages_for(n); k++) {
+            kv->backend->copy(kv->stream, tensor_at(&p.k, page_to[k]),
+                              tensor_at(&p.k, page_from[k]), bytes);
+            kv->backend->copy(kv->stream, tensor_at(&p.v, page_to[k]),
+                              tensor_at(&p.v, page_from[k]), bytes);
+        }
+    }
+    return st;
+}
+
 struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i)
 {
     const struct kv_shape *s = &kv->shape;

@@ -47,6 +47,10 @@ void kv_cache_send(struct kv_cache *kv, int32_t slot, int32_t first, int32_t n);
  * read again. */
 void kv_cache_cut(struct kv_cache *kv, int32_t slot, int32_t n);
 
+/* Makes the first n positions of `to`, which has none, those of `from`. */
+lathe_status kv_cache_copy(struct kv_cache *kv, int32_t to, int32_t from, int32_t n,
+                           lathe_error *err);
+
 /* Layer i of the full-attention layers, for the operators. */
 struct kv_pages kv_cache_layer(const struct kv_cache *kv, int32_t i);
 

@@ -27,7 +27,8 @@ struct slot {
     char cache_salt[MAX_CACHE_SALT]; /* of the request that made it, as are the next two */
     bool is_background;
     uint64_t session;
-    int32_t next; /* DECODE: sampled and published, not yet committed: the anchor */
+    struct slot *leader; /* PREFILL: it reads the same prompt, and this one waits; NULL: none */
+    int32_t next;        /* DECODE: sampled and published, not yet committed: the anchor */
 
     /* Of the round that runs: what ended it for this request, if anything did. */
     bool ended;
@@ -179,8 +180,9 @@ struct forget {
     bool is_done, is_busy;
 };
 
-/* With the lock: puts a request in its place of the queue. */
+/* With the lock: puts a request in its place of the queue; does one of this number wait there? */
 void queue_add(struct lathe_engine *e, lathe_request *r);
+bool queue_has(const struct lathe_engine *e, uint64_t number);
 
 /* The scheduler's thread: runs until `stopping`. */
 void *scheduler_main(void *engine);

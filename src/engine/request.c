@@ -53,6 +53,9 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
         return fail(err, LATHE_E_ARGUMENT, "min_tokens is %d, expected 0 or more", o->min_tokens);
     if (o->max_calls < 0)
         return fail(err, LATHE_E_ARGUMENT, "max_calls is %d, expected 0 or more", o->max_calls);
+    if (o->n_same < 0 || o->n_same >= e->options.n_slots)
+        return fail(err, LATHE_E_ARGUMENT, "n_same is %d, expected 0 to %d", o->n_same,
+                    e->options.n_slots - 1);
     if (o->n_logprobs < -1 || o->n_logprobs > EVENTS_MAX_TOP)
         return fail(err, LATHE_E_ARGUMENT, "n_logprobs is %d, expected -1 to %d", o->n_logprobs,
                     EVENTS_MAX_TOP);
@@ -211,6 +214,8 @@ static lathe_status build(lathe_request *r, const lathe_request_options *o, lath
     r->is_background = o->is_background;
     r->priority = o->priority;
     r->session = o->session;
+    r->n_same = o->n_same;
+    r->same_prompt = o->same_prompt;
     r->draft_k = o->draft_k;
     struct sampler_options so = {
         .sampling = &o->sampling,
@@ -287,7 +292,8 @@ static lathe_status enqueue(lathe_request *r, lathe_error *err)
         st = fail(err, e->failure.status, "%s", e->failure.message);
     } else if (e->stopping) {
         st = fail(err, LATHE_E_CANCELLED, "the engine was closed");
-    } else if (e->n_attached - e->options.n_slots >= e->options.n_queue) {
+    } else if (e->n_attached - e->options.n_slots >= e->options.n_queue &&
+               !queue_has(e, r->same_prompt)) { /* else that one waits for this */
         st = fail(err, LATHE_E_BUSY, "%d requests run and %d wait: the queue is full",
                   e->n_attached - e->n_queued, e->n_queued);
     } else {

@@ -34,6 +34,8 @@ struct lathe_request {
     bool is_background;
     int32_t priority;
     uint64_t session;
+    int32_t n_same; /* that wait for its prompt, or will */
+    uint64_t same_prompt;
     int32_t draft_k; /* most drafts a round, -1: the engine's */
     double
         *score; /* [n_prompt] log-probabilities wanted of the prompt; then nothing is generated */

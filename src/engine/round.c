@@ -24,7 +24,12 @@ void slot_finish(struct lathe_engine *e, struct slot *s, lathe_finish finish, co
     lathe_request *r = s->request;
     activity_end(s);
     s->request = NULL;
+    s->leader = NULL;
     s->phase = SLOT_FREE;
+    /* Who waited for what it reads reads it now. */
+    for (int32_t i = 0; i < e->options.n_slots; i++)
+        if (e->slots[i].leader == s)
+            e->slots[i].leader = NULL;
     if (e->ahead.slot == s)
         e->ahead.slot = NULL;
     activity_publish(e);
@@ -301,6 +306,76 @@ static lathe_status score_rows(struct lathe_engine *e, lathe_request *r, int32_t
     return LATHE_OK;
 }
 
+/* Makes what the slot holds the whole of what its leader holds. */
+static lathe_status follow(struct lathe_engine *e, struct slot *s, lathe_error *err)
+{
+    const struct spec *sp = &e->spec;
+    const struct slot *from = s->leader;
+    int32_t n = from->n_committed, to = index_of(e, s), at = index_of(e, from);
+    struct buf context;
+    slot_wipe(e, s);
+    buf_init(&context, SIZE_MAX / 2);
+    lathe_status st = kv_cache_copy(&e->state.kv, to, at, n, err);
+    if (!st)
+        state_copy(&e->state, to, at);
+    if (!st && sp->ops)
+        st = sp->ops->save(sp->drafter, at, &context, err);
+    if (!st && sp->ops)
+        st = sp->ops->load(sp->drafter, to, context.data, context.len, err);
+    buf_release(&context);
+    memcpy(s->token, from->token, (size_t)n * sizeof *s->token);
+    s->n_committed = st ? 0 : n;
+    return st;
+}
+
+/* The slot's prompt is read, and row 0 of the logits is that of its last token: the first token. */
+static void begin_decoding(struct lathe_engine *e, struct slot *s)
+{
+    struct verify_row row = {.draft = -1};
+    s->request->first_ms = clock_ms();
+    round_begin(s);
+    if (next_token(e, s, 0, &row, s->n_committed, &s->next))
+        s->phase = SLOT_DECODE;
+    round_settle(e, s);
+}
+
+/* Those that waited for the slot's prompt have it too, and go on with it. */
+static void lead(struct lathe_engine *e, struct slot *s)
+{
+    for (int32_t i = 0; i < e->options.n_slots; i++) {
+        struct slot *other = &e->slots[i];
+        lathe_request *r = other->request;
+        lathe_error err;
+        if (other->leader != s)
+            continue;
+        int32_t n_cached = r->usage.cached_tokens;
+        lathe_status st = follow(e, other, &err);
+        other->leader = NULL;
+        if (st) {
+            round_fail(e, other, &err);
+            continue;
+        }
+        r->usage.cached_tokens = r->n_prompt;
+        e->activity.now.cached_tokens += (uint64_t)(r->n_prompt - n_cached);
+        lathe_event ev = {.type = LATHE_EVENT_PROGRESS, .done = r->n_prompt, .total = r->n_prompt};
+        events_push(&r->events, &ev);
+        begin_decoding(e, other);
+    }
+}
+
+/* What n_best_of says for a slot and those that wait for it. */
+static int32_t n_best_of_prompt(const struct lathe_engine *e, const struct slot *s)
+{
+    int32_t most = n_best_of(e, s->request);
+    for (int32_t i = 0; i < e->options.n_slots && most > 0; i++) {
+        if (e->slots[i].leader != s)
+            continue;
+        int32_t n = n_best_of(e, e->slots[i].request);
+        most = n == 0 || n > most ? n : most;
+    }
+    return most;
+}
+
 /* Chunks end at multiples of the chunk size, whatever was reused. */
 void prefill_step(struct lathe_engine *e, struct slot *s)
 {
@@ -333,7 +408,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     if (!st && !r->score)
         st = spec_committed(e, slot, pos, 0, n, &err);
     if (!st && !r->score && end_pos == r->n_prompt)
-        st = project(e, &last, 1, n_best_of(e, r), &err);
+        st = project(e, &last, 1, n_best_of_prompt(e, s), &err);
     if (st) {
         explain_nonfinite(e, &err);
         round_fail(e, s, &err);
@@ -346,17 +421,14 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     events_push(&r->events, &ev);
     if (end_pos < r->n_prompt)
         return;
-    r->first_ms = clock_ms();
     if (r->score) {
+        r->first_ms = clock_ms();
         slot_wipe(e, s); /* the drafter has not seen it */
         slot_finish(e, s, LATHE_FINISH_STOP, NULL, NULL);
         return;
     }
-    struct verify_row row = {.draft = -1};
-    round_begin(s);
-    if (next_token(e, s, 0, &row, s->n_committed, &s->next))
-        s->phase = SLOT_DECODE;
-    round_settle(e, s);
+    lead(e, s);
+    begin_decoding(e, s);
 }
 
 /* Judges the rows of one slot, from the batch's `first` on: publishes tokens as long as drafts are

@@ -74,6 +74,21 @@ static bool is_smaller_loss(const struct slot *a, const struct slot *b, const la
     return a->n_committed < b->n_committed;
 }
 
+/* The slot that reads the same prompt for another request, and has not read all of it. */
+static struct slot *leader_of(struct lathe_engine *e, const lathe_request *r)
+{
+    for (int32_t i = 0; i < e->options.n_slots && r->same_prompt; i++) {
+        struct slot *s = &e->slots[i];
+        const lathe_request *other = s->request;
+        if (s->phase == SLOT_PREFILL && other->number == r->same_prompt && !other->score &&
+            other->n_prompt == r->n_prompt && r->n_prompt_logprobs < 0 &&
+            strcmp(other->cache_salt, r->cache_salt) == 0 &&
+            memcmp(other->prompt, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt) == 0)
+            return s->leader ? s->leader : s;
+    }
+    return NULL;
+}
+
 /* Gives a request the free slot whose state serves it best. */
 static void admit(struct lathe_engine *e, lathe_request *r)
 {
@@ -95,6 +110,7 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     explain_reuse(r, &held, best_n);
     if (best_n == 0 && best->n_committed > 0)
         slot_wipe(e, best);
+    best->leader = leader_of(e, r);
     best->request = r;
     best->phase = SLOT_PREFILL;
     memcpy(best->cache_salt, r->cache_salt, sizeof best->cache_salt);
@@ -111,13 +127,13 @@ static void admit(struct lathe_engine *e, lathe_request *r)
     events_push(&r->events, &ev);
 }
 
-/* The next slot that has prompt left, in turn; NULL if none has. */
+/* The next slot that has prompt to read, in turn; NULL if none has. */
 static struct slot *next_prefill(struct lathe_engine *e)
 {
     int32_t n = e->options.n_slots;
     for (int32_t i = 1; i <= n; i++) {
         int32_t at = (e->last_prefill + i) % n;
-        if (e->slots[at].phase == SLOT_PREFILL) {
+        if (e->slots[at].phase == SLOT_PREFILL && !e->slots[at].leader) {
             e->last_prefill = at;
             return &e->slots[at];
         }
@@ -144,6 +160,14 @@ void queue_add(struct lathe_engine *e, lathe_request *r)
     e->n_queued_background += r->is_background;
 }
 
+bool queue_has(const struct lathe_engine *e, uint64_t number)
+{
+    const lathe_request *r = e->queue;
+    while (r && r->number != number)
+        r = r->next;
+    return r != NULL;
+}
+
 /* With the lock: takes out the one at a place of the queue, NULL if there is none. */
 static lathe_request *queue_take(struct lathe_engine *e, lathe_request **at)
 {
@@ -156,12 +180,57 @@ static lathe_request *queue_take(struct lathe_engine *e, lathe_request **at)
     return r;
 }
 
-static bool has_free_slot(const struct lathe_engine *e)
+static int32_t count_free_slots(const struct lathe_engine *e)
 {
+    int32_t n = 0;
     for (int32_t i = 0; i < e->options.n_slots; i++)
-        if (e->slots[i].phase == SLOT_FREE)
+        n += e->slots[i].phase == SLOT_FREE;
+    return n;
+}
+
+/* With the lock: where in the queue the first one stands that names the number; else the place behind all. */
+static lathe_request **queue_find_same(struct lathe_engine *e, uint64_t number)
+{
+    lathe_request **at = &e->queue;
+    while (*at && (*at)->same_prompt != number)
+        at = &(*at)->next;
+    return at;
+}
+
+/* With the lock: does it wait for others, or with one that waits? */
+static bool is_early(const struct lathe_engine *e, const lathe_request *r)
+{
+    int32_t n = 0;
+    for (const lathe_request *q = e->queue; q; q = q->next) {
+        n += q->same_prompt == r->number;
+        if (r->same_prompt == q->number)
             return true;
-    return false;
+    }
+    return n < r->n_same;
+}
+
+/* The next request that there are slots for; NULL: none. */
+static lathe_request *next_request(struct lathe_engine *e)
+{
+    lathe_request *r = NULL;
+    int32_t n_free = count_free_slots(e);
+    pthread_mutex_lock(&e->lock);
+    lathe_request **at = &e->queue;
+    while (*at && is_early(e, *at))
+        at = &(*at)->next;
+    if (*at && n_free > (*at)->n_same)
+        r = queue_take(e, at);
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+/* The next of those that have the prompt of one that was just admitted. */
+static lathe_request *next_same(struct lathe_engine *e, const lathe_request *r)
+{
+    pthread_mutex_lock(&e->lock);
+    lathe_request *same = queue_take(e, queue_find_same(e, r->number));
+    pthread_mutex_unlock(&e->lock);
+    return same;
 }
 
 /* Takes cancelled requests out of the queue, wherever they stand in it; all of them, with an error if there is
@@ -325,13 +394,13 @@ void *scheduler_main(void *arg)
             idle = true;
             continue;
         }
-        while (has_free_slot(e)) {
-            pthread_mutex_lock(&e->lock);
-            lathe_request *r = queue_take(e, &e->queue);
-            pthread_mutex_unlock(&e->lock);
-            if (!r)
-                break;
+        for (lathe_request *r; (r = next_request(e));) {
             admit(e, r);
+            for (int32_t i = 0; i < r->n_same; i++) {
+                lathe_request *same = next_same(e, r);
+                if (same)
+                    admit(e, same);
+            }
             activity_publish(e);
         }
         struct slot *s = next_prefill(e);
