@@ -249,7 +249,7 @@ static void check_prompts(const char *spec)
     rest(e);
     CHECK_INT(watched.n_done % 5, 0);
     int32_t of_a_chunk = watched.n_done / 5;
-    int32_t step = of_a_chunk / (test_quick() ? 3 : 11);
+    int32_t step = of_a_chunk / (test_quick() ? 3 : 5);
     for (int32_t at = 1; at <= of_a_chunk; at += step) {
         check_prompt(e, want, PROMPT, of_a_chunk, at, false);
         check_prompt(e, want, PROMPT, of_a_chunk, at, true);
@@ -302,7 +302,7 @@ static void check_alone(const char *spec, enum phase phase)
     lathe_error err;
     struct snapshot after = {0};
     buf_init(&after.bytes, 1 << 30);
-    for (int32_t at = 1; at < 200; at += test_quick() ? 70 : 17) {
+    for (int32_t at = 1; at < 200; at += test_quick() ? 70 : 45) {
         CHECK_OK(lathe_engine_forget(e, -1, &err), &err);
         rest(e);
         watch(phase, 1, 1, at, 1);
@@ -342,7 +342,7 @@ static void check_beside(const char *spec, enum phase phase)
     lathe_event last;
     lathe_error err;
     char *want[2] = {answer(e, 0, LONG, 60, &last), answer(e, 1, OTHER, 100, &last)};
-    for (int32_t at = 1; at < 120; at += test_quick() ? 50 : 13) {
+    for (int32_t at = 1; at < 120; at += test_quick() ? 50 : 35) {
         CHECK_OK(lathe_engine_forget(e, -1, &err), &err);
         rest(e);
         watch(phase, is_prompt ? 1 : 3, is_prompt ? 2 : 3, at, 1);

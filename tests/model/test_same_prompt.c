@@ -158,7 +158,7 @@ static void check(const struct kind *k, int32_t gone)
 
 TEST(a_prompt_is_read_once)
 {
-    for (int i = 0; i < KINDS; i++)
+    for (int i = test_quick() ? 2 : 0; i < KINDS; i++)
         check(&kinds[i], -1);
 }
 
