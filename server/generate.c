@@ -22,7 +22,8 @@ enum {
     ARENA_LIMIT = 64 << 20,
     COUNT_ARENA = 16 << 20,
     PIECE_LIMIT = 64 << 20,
-    WAIT_MS = 100, /* for an event, before the client is looked at */
+    WAIT_MS = 100,  /* for an event, before the client is looked at */
+    PROBE_MS = 500, /* of making a prompt, before a probe, which ends the time of statuses */
     HELD_TOKENS = 32,
     MAX_TOP = 20,         /* alternatives beside a token */
     HEAD_MS = 5000,       /* from then on a stream has its head, and no status any more */
@@ -410,7 +411,8 @@ static void watch_peer(struct run *r)
     enum peer peer = stream_peer(r->x);
     if (peer == PEER_GONE) {
         give_up(r);
-    } else if (peer == PEER_HALF_CLOSED && !r->is_probed) {
+    } else if (peer == PEER_HALF_CLOSED && !r->is_probed &&
+               (r->n_begun > 0 || r->now_ms - r->started_ms > PROBE_MS)) {
         r->is_probed = true;
         keep_alive(r);
     }

@@ -161,6 +161,18 @@ def check_half_closed_in_a_request(s):
             is_(got[:12], b"HTTP/1.1 200" if data.startswith(whole) else b"")
 
 
+def check_half_closed_behind_a_prompt_that_is_too_long(s):
+    """It is seen while the prompt is made, and the refusal is a status all the same."""
+    text = "word " * 40000
+    for path in DIALECTS:
+        body = {"prompt": text} if path == "/v1/completions" else {"input": text} if path == "/v1/responses" else {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        data = json.dumps({"model": "a", **body}).encode()
+        with s.connect() as c:
+            c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+            c.shutdown(socket.SHUT_WR)
+            is_((path, Answer(c).status), (path, 400))
+
+
 def mutate(rng, data):
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5, 20))):
