@@ -428,8 +428,8 @@ typedef struct lathe_request_options {
     int32_t priority;
     uint64_t session;
     /* Requests with one prompt, whose state is copied: they say what they would say on their own.
-     *   n_same       so many requests that are submitted later name this one; it waits until they are there and all of them
-     *                have slots. Below the engine's n_slots
+     *   n_same       so many requests that are submitted later name this one; it waits until they are there, less those that
+     *                were cancelled since, and all of them have slots. Below the engine's n_slots
      *   same_prompt  the lathe_request_number of the one that has the same prompt, cache_salt and sampling, seeds aside; 0:
      *                none. One that has read its prompt does not count; behind one that waits there is always room */
     int32_t n_same;

@@ -355,7 +355,8 @@ static void lead(struct lathe_engine *e, struct slot *s)
             round_fail(e, other, &err);
             continue;
         }
-        r->usage.cached_tokens = r->n_prompt;
+        r->usage.cached_tokens = r->usage.common_tokens = r->n_prompt;
+        r->usage.miss = LATHE_MISS_NONE;
         e->activity.now.cached_tokens += (uint64_t)(r->n_prompt - n_cached);
         lathe_event ev = {.type = LATHE_EVENT_PROGRESS, .done = r->n_prompt, .total = r->n_prompt};
         events_push(&r->events, &ev);

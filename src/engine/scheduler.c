@@ -188,6 +188,13 @@ static int32_t count_free_slots(const struct lathe_engine *e)
     return n;
 }
 
+/* With the lock: one that was cancelled is waited for no more. */
+static void queue_forgo(struct lathe_engine *e, const lathe_request *r)
+{
+    for (lathe_request *q = e->queue; q; q = q->next)
+        q->n_same -= q->number == r->same_prompt;
+}
+
 /* With the lock: where in the queue the first one stands that names the number; else the place behind all. */
 static lathe_request **queue_find_same(struct lathe_engine *e, uint64_t number)
 {
@@ -243,6 +250,8 @@ static void drop_queued(struct lathe_engine *e, bool all, const lathe_error *err
         while (*at && !all && !atomic_load(&(*at)->cancelled))
             at = &(*at)->next;
         lathe_request *r = queue_take(e, at);
+        if (r)
+            queue_forgo(e, r);
         pthread_mutex_unlock(&e->lock);
         if (!r)
             return;

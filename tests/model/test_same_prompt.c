@@ -144,8 +144,11 @@ static void check(const struct kind *k, int32_t gone)
         CHECK_INT(last.finish, i == gone ? LATHE_FINISH_CANCELLED : LATHE_FINISH_LENGTH);
         if (i != gone)
             CHECK_STR(got, want[i]);
-        if (gone < 0)
+        if (gone < 0) {
             CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
+            CHECK_INT(last.usage.common_tokens, PROMPT);
+            CHECK_INT(last.usage.miss, i == 0 ? LATHE_MISS_OFF : LATHE_MISS_NONE);
+        }
         free(got);
         free(want[i]);
     }
@@ -234,6 +237,45 @@ TEST(a_full_queue)
         free(end(r[i], &last));
         CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
         CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
+    }
+    lathe_engine_close(e);
+}
+
+/* One that is cancelled in the queue is waited for no more, whether the others came before it or after. */
+TEST(one_in_the_queue_goes_away)
+{
+    lathe_engine *e = open_nano(&kinds[0], 8);
+    lathe_event last;
+    lathe_error err;
+    lathe_request_options o;
+    lathe_request *long_one[SLOTS], *r[SLOTS];
+    lathe_request_options_init(lathe_engine_text(e), false, &o);
+    o.text = "another";
+    o.n_text = 7;
+    o.ignore_eos = true;
+    for (int32_t gone = 1; gone < SLOTS; gone++) {
+        for (int32_t i = 0; i < SLOTS; i++)
+            CHECK_OK(lathe_request_submit(e, &o, &long_one[i], &err), &err);
+        r[0] = begin(e, &kinds[0], 7, SLOTS - 1, 0);
+        for (int32_t i = 1; i < SLOTS; i++) {
+            r[i] = begin(e, &kinds[0], 7 + i, 0, lathe_request_number(r[0]));
+            if (i == gone) {
+                lathe_request_cancel(r[i]);
+                free(end(r[i], &last));
+                CHECK_INT(last.finish, LATHE_FINISH_CANCELLED);
+            }
+        }
+        for (int32_t i = 0; i < SLOTS; i++) {
+            lathe_request_cancel(long_one[i]);
+            free(end(long_one[i], &last));
+        }
+        for (int32_t i = 0; i < SLOTS; i++) {
+            if (i == gone)
+                continue;
+            free(end(r[i], &last));
+            CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
+            CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
+        }
     }
     lathe_engine_close(e);
 }
