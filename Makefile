@@ -58,9 +58,9 @@ TESTS    := $(TEST_SRC:tests/%.c=$B/tests/%)
 TEST_SCRIPTS := $(wildcard tests/*/test_*.sh)
 # What test programs share; tests/test.c is their main, tests/fail_alloc.c is linked on request.
 TEST_LIB := $(filter-out $(TEST_SRC) tests/test.c tests/fail_alloc.c,$(wildcard $(if $(CROSS),,tests/*.c tests/model/*.c) tests/op/*.c))
-BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec $B/bench/load $B/bench/server_cost $(if $(CUDA),$B/bench/profile $B/bench/gpu_linear)
+BENCHES  := $B/bench/op $B/bench/engine $B/bench/spec $B/bench/load $B/bench/server_cost $(if $(CUDA),$B/bench/profile $B/bench/gpu_linear $B/bench/gpu_delta)
 GROW_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tools/grow*.c))
-BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profile.c bench/gpu_linear.c,$(call sources,bench)))
+BENCH_OBJ := $(patsubst %.c,$B/%.o,$(filter-out $(BENCHES:$B/%=%.c) bench/profile.c bench/gpu_linear.c bench/gpu_delta.c,$(call sources,bench)))
 
 # Targets for clang's libFuzzer and what of the library they may use, built apart in FUZZ_B.
 FUZZ_B   ?= build/$(ARCH)-fuzz

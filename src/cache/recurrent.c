@@ -4,7 +4,7 @@
 static size_t matrix_bytes(const struct recurrent_shape *s)
 {
     size_t n = (size_t)s->heads.n_v_heads * (size_t)s->heads.dk * (size_t)s->heads.dv;
-    return n * sizeof(float);
+    return n * sizeof(float) + s->room_bytes;
 }
 
 static size_t tail_bytes(const struct recurrent_shape *s)
@@ -32,8 +32,10 @@ lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s
                             struct region *region, lathe_error *err)
 {
     *r = (struct recurrent){.shape = *s, .backend = region->backend, .stream = region->stream};
+    const struct backend *b = r->backend;
+    r->shape.room_bytes = b->delta_room ? b->delta_room(r->stream, &s->heads, s->act) : 0;
     void *data;
-    lathe_status st = region_take(region, &data, recurrent_bytes(s), err);
+    lathe_status st = region_take(region, &data, recurrent_bytes(&r->shape), err);
     r->data = data;
     if (st)
         error_context(err, "recurrent state of %d slots", s->n_slots);
@@ -44,8 +46,10 @@ struct tensor recurrent_S(const struct recurrent *r, int32_t i)
 {
     const struct recurrent_shape *s = &r->shape;
     /* No data while planning. */
-    return tensor_4d(r->data ? r->data + (size_t)i * layer_bytes(s) : NULL, DT_F32, s->n_slots,
-                     s->heads.n_v_heads, s->heads.dk, s->heads.dv);
+    struct tensor S = tensor_4d(r->data ? r->data + (size_t)i * layer_bytes(s) : NULL, DT_F32,
+                                s->n_slots, s->heads.n_v_heads, s->heads.dk, s->heads.dv);
+    S.stride = (int64_t)(matrix_bytes(s) / sizeof(float));
+    return S;
 }
 
 struct tensor recurrent_tail(const struct recurrent *r, int32_t i)
@@ -70,12 +74,12 @@ void recurrent_reset(struct recurrent *r, int32_t slot)
     }
 }
 
-void recurrent_copy(struct recurrent *r, int32_t to, int32_t from)
+void recurrent_copy(struct recurrent *r, int32_t to, int32_t from, bool with_room)
 {
+    size_t bytes = matrix_bytes(&r->shape) - (with_room ? 0 : r->shape.room_bytes);
     for (int32_t i = 0; i < r->shape.n_layers; i++) {
         struct tensor S = recurrent_S(r, i), tail = recurrent_tail(r, i);
-        r->backend->copy(r->stream, tensor_at(&S, to), tensor_at(&S, from),
-                         matrix_bytes(&r->shape));
+        r->backend->copy(r->stream, tensor_at(&S, to), tensor_at(&S, from), bytes);
         r->backend->copy(r->stream, tensor_at(&tail, to), tensor_at(&tail, from),
                          tail_bytes(&r->shape));
     }

@@ -10,7 +10,8 @@ struct recurrent_shape {
     int32_t n_slots;
     int32_t conv_dim, conv_taps;
     struct gdn_heads heads;
-    enum dtype act; /* of the tails */
+    enum dtype act;    /* of the tails */
+    size_t room_bytes; /* behind each S: the backend's, set by recurrent_open */
 };
 
 struct recurrent {
@@ -27,10 +28,12 @@ lathe_status recurrent_open(struct recurrent *r, const struct recurrent_shape *s
 /* Makes the slot that of an empty sequence. */
 void recurrent_reset(struct recurrent *r, int32_t slot);
 
-/* Makes the state of `to` that of `from`, bit by bit. */
-void recurrent_copy(struct recurrent *r, int32_t to, int32_t from);
+/* Makes the state of `to` that of `from`, bit by bit. with_room: what the backend keeps of a prompt, too; else that of `to`
+ * stays. */
+void recurrent_copy(struct recurrent *r, int32_t to, int32_t from, bool with_room);
 
-/* Layer i: S [n_slots, n_v_heads, dk, dv] F32 and tail [n_slots, taps - 1, conv_dim] act. */
+/* Layer i: S [n_slots, n_v_heads, dk, dv] F32, with the backend's room behind each slot's, and tail
+ * [n_slots, taps - 1, conv_dim] act. */
 struct tensor recurrent_S(const struct recurrent *r, int32_t i);
 struct tensor recurrent_tail(const struct recurrent *r, int32_t i);
 /* Bytes from S, or the tail, of one layer to that of the next. */

@@ -393,7 +393,7 @@ void prefill_step(struct lathe_engine *e, struct slot *s)
     step_begin(step, PHASE_PREFILL);
     step_add(step, slot, pos, r->prompt + pos, n);
     if (pos > 0 && e->backend->watch)
-        state_copy(&e->state, state_spare(&e->state), slot);
+        state_keep(&e->state, slot);
     begin_watch(e);
     lathe_status st = step_run(step, &err);
     if (!st && (r->score || r->n_prompt_logprobs >= 0))

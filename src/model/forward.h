@@ -44,9 +44,11 @@ void state_close(struct state *s); /* no-op on a zeroed struct */
 void state_reset(struct state *s, int32_t slot);
 /* The spare recurrent state as a slot of it; -1: there is none. */
 int32_t state_spare(const struct state *s);
-/* `to` gets a copy of the recurrent state of `from`. */
+/* `to` gets a copy of the recurrent state of `from`, but not of what the backend keeps to go on with a prompt. */
 void state_copy(struct state *s, int32_t to, int32_t from);
-/* Makes the slot again that of its first n tokens, where the spare state is its recurrent state of then. */
+/* Makes the spare state all that the slot's is. */
+void state_keep(struct state *s, int32_t slot);
+/* Makes the slot again that of its first n tokens, where the spare state is what state_keep made it then. */
 void state_take_back(struct state *s, int32_t slot, int32_t n);
 /* For checks: `to` gets a copy of the recurrent state of `from` and sees its pages; no pages are its own. */
 void state_alias(struct state *s, int32_t to, int32_t from);

@@ -91,13 +91,18 @@ int32_t state_spare(const struct state *s)
 
 void state_copy(struct state *s, int32_t to, int32_t from)
 {
-    recurrent_copy(&s->recurrent, to, from);
+    recurrent_copy(&s->recurrent, to, from, false);
+}
+
+void state_keep(struct state *s, int32_t slot)
+{
+    recurrent_copy(&s->recurrent, state_spare(s), slot, true);
 }
 
 void state_take_back(struct state *s, int32_t slot, int32_t n)
 {
     kv_cache_cut(&s->kv, slot, n);
-    state_copy(s, slot, state_spare(s));
+    recurrent_copy(&s->recurrent, slot, state_spare(s), true);
 }
 
 void state_alias(struct state *s, int32_t to, int32_t from)

@@ -73,6 +73,7 @@ struct gated_delta_rule_args {
     struct tensor o, qkv, g, beta, S;
     struct gdn_heads heads;
     const struct batch *b;
+    struct tensor scratch; /* U8 [gated_delta_rule_scratch()] */
 };
 struct gated_delta_fold_args {
     struct tensor S, qkv, g, beta;
@@ -296,12 +297,16 @@ struct backend {
     lathe_status (*set_prompt_math)(void *stream, enum prompt_math math, lathe_error *err);
     /* Rows of a prompt that one pass takes best. */
     int32_t prompt_rows;
+    /* Bytes, a multiple of 16, that gated_delta_rule wants behind each slot's S: what it has to know of a prompt to go on with it
+     * where it was cut. Zero for an empty sequence; without them a prompt is computed in another way. NULL: none. */
+    size_t (*delta_room)(const void *stream, const struct gdn_heads *heads, enum dtype act);
     /* May this backend multiply by a weight of this format with these activations? */
     bool (*has_linear)(enum weight_format_id format, enum dtype act);
 
     /* Bytes of scratch an operator needs; 0 is allowed. Depend on shapes only, not on data. */
     size_t (*linear_scratch)(const void *stream, const struct linear_args *a);
     size_t (*gdn_gates_scratch)(const void *stream, const struct gdn_gates_args *a);
+    size_t (*gated_delta_rule_scratch)(const void *stream, const struct gated_delta_rule_args *a);
     size_t (*attention_scratch)(const void *stream, const struct attention_args *a);
     size_t (*block_attention_scratch)(const void *stream, const struct block_attention_args *a);
     size_t (*top_k_scratch)(const void *stream, const struct top_k_args *a);

@@ -17,6 +17,13 @@ void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, str
     OP_REQUIRE(x, "gated_delta_rule", S.n_dims == 4 && S.dtype == DT_F32 && S.dim[1] == n_v);
     OP_REQUIRE(x, "gated_delta_rule", S.dim[2] == dk && S.dim[3] == dv);
     OP_REQUIRE(x, "gated_delta_rule", x->planning || batch_fits(b, S.dim[0]));
-    struct gated_delta_rule_args a = {o, qkv, g, beta, S, *heads, b};
+    struct gated_delta_rule_args a = {
+        .o = o, .qkv = qkv, .g = g, .beta = beta, .S = S, .heads = *heads, .b = b};
+    size_t mark = exec_push(x);
+    if (x->backend->gated_delta_rule_scratch)
+        a.scratch =
+            exec_tmp(x, DT_U8, 1, (int64_t)x->backend->gated_delta_rule_scratch(x->stream, &a));
+    OP_BEGIN(x);
     OP_RUN(x, gated_delta_rule, &a, &o, "");
+    exec_pop(x, mark);
 }

@@ -170,9 +170,9 @@ struct gdn_heads {
  *   qkv [T, n_k_heads * dk | n_k_heads * dk | n_v_heads * dv] act: q, k, v after the convolution
  *   g, beta [T, n_v_heads] F32
  *   S [n_slots, n_v_heads, dk, dv] F32: zero for a fresh sequence. Advanced by each sequence's rows in
- *     PREFILL and DECODE; in VERIFY read, and left alone.
- *   From Qwen3_5GatedDeltaNet; the recurrence in the order above, so that any split of a sequence into
- *   batches gives the same bits. */
+ *     PREFILL and DECODE; in VERIFY read, and left alone. Where there is room behind each slot's (delta_room of
+ *     backend.h), PREFILL may add in another order than the other phases.
+ *   From Qwen3_5GatedDeltaNet; any split of a sequence into batches of a phase gives the same bits. */
 void op_gated_delta_rule(struct exec *x, struct tensor o, struct tensor qkv, struct tensor g,
                          struct tensor beta, struct tensor S, const struct gdn_heads *heads,
                          const struct batch *b);

@@ -305,6 +305,12 @@ X(qk_norm_rope_append)
 X(gated_attention)
 #undef X
 
+size_t cuda_delta_room(const void *stream, const struct gdn_heads *heads, enum dtype act)
+{
+    (void)stream, (void)heads, (void)act;
+    return 0;
+}
+
 #define SCRATCH(name)                                                                              \
     size_t cuda_##name##_scratch(const void *stream, const struct name##_args *a)                  \
     {                                                                                              \
@@ -313,6 +319,7 @@ X(gated_attention)
     }
 SCRATCH(linear)
 SCRATCH(gdn_gates)
+SCRATCH(gated_delta_rule)
 SCRATCH(attention)
 SCRATCH(block_attention)
 SCRATCH(top_k)

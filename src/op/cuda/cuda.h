@@ -94,6 +94,12 @@ lathe_status cuda_gated_attention(void *stream, const struct gated_attention_arg
 /* op_linear with BF16 activations and a tiled matrix. */
 lathe_status cuda_linear_tiled(struct gpu *c, const struct linear_args *a, lathe_error *err);
 
+/* gated_delta_chunks.cu: gated_delta_rule of prompts in chunks, where it takes them. `what`: all, or one part, to be timed. */
+enum { CHUNKS_FACTORS = 1, CHUNKS_WALK = 2, CHUNKS_KEEP = 4, CHUNKS_ALL = 7 };
+bool cuda_gated_delta_chunks_takes(const struct gpu *c, const struct gated_delta_rule_args *a);
+lathe_status cuda_gated_delta_chunks(struct gpu *c, const struct gated_delta_rule_args *a, int what,
+                                     lathe_error *err);
+
 /* One function per operator, the entries of backend_cuda. */
 #define X(name)                                                                                    \
     lathe_status cuda_##name(void *stream, const struct name##_args *a, lathe_error *err);
@@ -109,6 +115,8 @@ bool cuda_linear_quantised_takes(const struct gpu *c, const struct linear_args *
 size_t cuda_linear_quantised_scratch(const struct gpu *c, const struct linear_args *a);
 lathe_status cuda_linear_quantised(struct gpu *c, const struct linear_args *a, lathe_error *err);
 size_t cuda_gdn_gates_scratch(const void *stream, const struct gdn_gates_args *a);
+size_t cuda_gated_delta_rule_scratch(const void *stream, const struct gated_delta_rule_args *a);
+size_t cuda_delta_room(const void *stream, const struct gdn_heads *heads, enum dtype act);
 size_t cuda_attention_scratch(const void *stream, const struct attention_args *a);
 size_t cuda_block_attention_scratch(const void *stream, const struct block_attention_args *a);
 size_t cuda_top_k_scratch(const void *stream, const struct top_k_args *a);

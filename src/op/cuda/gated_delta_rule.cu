@@ -1,5 +1,5 @@
-/* The gated delta rule, row after row, with S in registers. One form for every phase and for the fold, so
- * that all of them, and any cut of a sequence into batches, give the same bits.
+/* The gated delta rule, row after row, with S in registers. One form for all that is decoded, the fold, and prompts that
+ * gated_delta_chunks.cu does not take, so that all of them, and any cut of a sequence into batches, give the same bits.
  *
  * Columns of S do not meet. A block has COLS of them of one v head of one sequence: each of its WARPS
  * consumer warps holds 8, as 16 groups of lanes along dk times 2 lanes of 4 columns. Some more warps, the producers,
@@ -171,6 +171,8 @@ extern "C" lathe_status cuda_gated_delta_rule(void *stream, const struct gated_d
 {
     struct gpu *c = cuda_of(stream);
     struct cuda_batch b;
+    if (cuda_gated_delta_chunks_takes(c, a))
+        return cuda_gated_delta_chunks(c, a, CHUNKS_ALL, err);
     lathe_status st = cuda_batch(c, a->b, &b, err);
     if (st)
         return st;

@@ -187,6 +187,8 @@ template <int N> __device__ __forceinline__ void leave_registers(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
+#endif
+
 /* Hardware barriers: `threads` in all, those that only arrive do not wait. */
 __device__ __forceinline__ void named_sync(int id, int threads)
 {
@@ -208,5 +210,4 @@ __device__ __forceinline__ bool named_any(int id, int threads, bool x)
     return any;
 }
 
-#endif
 #endif
