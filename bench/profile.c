@@ -124,6 +124,20 @@ static bool timed_gdn_mix(void *stream, const struct gdn_mix_args *a)
     return end_joint(backend_cuda.gdn_mix(stream, a));
 }
 
+static bool timed_block_conv_add_norm(void *stream, const struct block_conv_add_norm_args *a)
+{
+    note("block_conv_add_norm", &a->u, NULL);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    return end_joint(backend_cuda.block_conv_add_norm(stream, a));
+}
+
+static bool timed_block_conv_made(void *stream, const struct block_conv_made_args *a)
+{
+    note("block_conv_made", &a->delta, a->w);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    return end_joint(backend_cuda.block_conv_made(stream, a));
+}
+
 struct line {
     char name[64];
     double ms, flops;
@@ -224,6 +238,8 @@ static struct backend timed_backend(void)
     timed.linear_add_norm = timed_linear_add_norm;
     timed.linears_gates = timed_linears_gates;
     timed.gdn_mix = timed_gdn_mix;
+    timed.block_conv_add_norm = timed_block_conv_add_norm;
+    timed.block_conv_made = timed_block_conv_made;
     timed.copy_out = counted_copy_out;
     return timed;
 }

@@ -110,6 +110,17 @@ struct block_conv_args {
     int32_t block;
     bool add; /* op_block_conv_add */
 };
+struct block_conv_add_norm_args {
+    struct block_conv_args conv;
+    struct tensor u, w;
+    float eps;
+};
+struct block_conv_made_args {
+    struct tensor y, delta, in;
+    const struct weight *w;
+    struct tensor base;
+    int32_t block;
+};
 struct ring_append_args {
     const struct kv_ring *ring;
     struct tensor k, v;
@@ -291,6 +302,9 @@ struct backend {
                           const struct gdn_gates_args *gates);
     /* The operators of op_gdn_mix in one. NULL: it never can. */
     bool (*gdn_mix)(void *stream, const struct gdn_mix_args *a);
+    /* The operators of op_block_conv_add_norm, and of op_block_conv_made, in one. NULL: it never can. */
+    bool (*block_conv_add_norm)(void *stream, const struct block_conv_add_norm_args *a);
+    bool (*block_conv_made)(void *stream, const struct block_conv_made_args *a);
     /* How it went, after one of those that return a bool returned true. */
     lathe_status (*joined)(void *stream, lathe_error *err);
     /* PROMPT_ACT at the start; the device may lack the others. NULL: there is nothing else. */

@@ -243,6 +243,17 @@ void op_block_conv(struct exec *x, struct tensor y, struct tensor in, struct ten
 void op_block_conv_add(struct exec *x, struct tensor h, struct tensor in, struct tensor base,
                        struct tensor delta, int32_t block);
 
+/* op_block_conv_add, and then u = op_rmsnorm(h, norm), where a backend can in one go.
+ *   u [T, n] act, may be h: then the sum is lost. */
+void op_block_conv_add_norm(struct exec *x, struct tensor h, struct tensor u, struct tensor in,
+                            struct tensor base, struct tensor delta, int32_t block,
+                            struct tensor norm, float eps);
+
+/* delta = op_linear(in, w), and y = op_block_conv(in) by the first half of its columns, where a backend can in one go.
+ *   w [2 * taps * groups, n];  delta [T, 2 * taps * groups] F32, whose first half is undefined behind it. */
+void op_block_conv_made(struct exec *x, struct tensor y, struct tensor delta, struct tensor in,
+                        const struct weight *w, struct tensor base, int32_t block);
+
 /* One layer's keys and values of the last positions of each slot: position p lies in row p % size. */
 struct kv_ring {
     struct tensor k, v;   /* [n_slots, size, n_kv_heads, head_dim] BF16 or F32 */

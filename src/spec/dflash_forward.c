@@ -35,7 +35,7 @@ void dflash_append(struct exec *x, const struct drafter *d, struct tensor featur
 }
 
 /* What a half layer reads and how its result is added, with or without the convolution around it:
- *   in:  y = conv_0(u),  out:  h += conv_1(o), both with kernels made of u
+ *   in:  y = conv_0(u),  out:  h += conv_1(o), both with kernels made of u;  then u = norm(h) for what follows
  *   delta [T, 2 * taps * groups] F32 */
 static struct tensor prepare(struct exec *x, const struct drafter *d, const struct dflash_conv *w,
                              struct tensor delta, struct tensor y, struct tensor u)
@@ -43,24 +43,25 @@ static struct tensor prepare(struct exec *x, const struct drafter *d, const stru
     const struct dflash_config *c = &d->config;
     if (c->kind != DFLASH_SELECTOR)
         return u;
-    op_linear(x, delta, u, &w->kernel_projection);
-    op_block_conv(x, y, u, tensor_rows(w->base_kernel, 0, c->conv_taps),
-                  tensor_cols(delta, 0, delta.dim[1] / 2), c->block);
+    op_block_conv_made(x, y, delta, u, &w->kernel_projection,
+                       tensor_rows(w->base_kernel, 0, c->conv_taps), c->block);
     return y;
 }
 
 static void finish(struct exec *x, const struct drafter *d, const struct dflash_conv *w,
-                   struct tensor delta, struct tensor h, struct tensor y, struct tensor o,
-                   const struct weight *proj)
+                   struct tensor delta, struct tensor h, struct tensor u, struct tensor y,
+                   struct tensor o, const struct weight *proj, struct tensor next)
 {
     const struct dflash_config *c = &d->config;
     if (c->kind != DFLASH_SELECTOR) {
         op_linear_add(x, h, o, proj);
+        op_rmsnorm(x, u, h, next, c->dims.rms_eps);
         return;
     }
     op_linear(x, y, o, proj);
-    op_block_conv_add(x, h, y, tensor_rows(w->base_kernel, c->conv_taps, c->conv_taps),
-                      tensor_cols(delta, delta.dim[1] / 2, delta.dim[1] / 2), c->block);
+    op_block_conv_add_norm(x, h, u, y, tensor_rows(w->base_kernel, c->conv_taps, c->conv_taps),
+                           tensor_cols(delta, delta.dim[1] / 2, delta.dim[1] / 2), c->block, next,
+                           c->dims.rms_eps);
 }
 
 /* delta of a half layer; nothing without convolutions. */
@@ -72,15 +73,15 @@ static struct tensor delta_of(struct exec *x, const struct dflash_config *c, int
     return exec_tmp(x, DT_F32, T, n);
 }
 
+/* u is h's norm before; after, by the weights `next`. */
 static void attention(struct exec *x, const struct drafter *d, int32_t i, struct tensor h,
-                      const struct batch *b)
+                      struct tensor u, struct tensor next, const struct batch *b)
 {
     const struct dims *c = &d->config.dims;
     const struct dflash_layer *l = &d->weights.layers[i];
     int64_t T = b->n_rows, q_dim = (int64_t)c->n_heads * c->head_dim;
     int64_t kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     size_t mark = exec_push(x);
-    struct tensor u = exec_tmp(x, h.dtype, T, c->hidden);
     struct tensor y = exec_tmp(x, h.dtype, T, c->hidden);
     struct tensor q = exec_tmp(x, h.dtype, T, q_dim);
     struct tensor k = exec_tmp(x, h.dtype, T, kv_dim);
@@ -89,44 +90,49 @@ static void attention(struct exec *x, const struct drafter *d, int32_t i, struct
     struct tensor delta = delta_of(x, &d->config, T);
     int32_t window = c->is_full_attention[i] ? INT32_MAX : d->config.window;
 
-    op_rmsnorm(x, u, h, l->input_layernorm, c->rms_eps);
     struct normed in = normed_already(prepare(x, d, &l->attention_conv, delta, y, u));
     op_linears(x, 3, (struct tensor[]){q, k, v}, &in,
                (const struct weight *[]){&l->q_proj, &l->k_proj, &l->v_proj});
     op_qk_norm_rope(x, q, k, q, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope, b);
     op_block_attention(x, o, q, &d->context.ring[i], k, v, window, 1.0f / sqrtf((float)c->head_dim),
                        b);
-    finish(x, d, &l->attention_conv, delta, h, y, o, &l->o_proj);
+    finish(x, d, &l->attention_conv, delta, h, u, y, o, &l->o_proj, next);
     exec_pop(x, mark);
 }
 
-static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct tensor h)
+/* u is h's norm before; after, `to` is that by the weights `next`, and may be h. */
+static void mlp_half(struct exec *x, const struct drafter *d, int32_t i, struct tensor h,
+                     struct tensor u, struct tensor to, struct tensor next)
 {
     const struct dims *c = &d->config.dims;
     const struct dflash_layer *l = &d->weights.layers[i];
     int64_t T = h.dim[0];
     size_t mark = exec_push(x);
-    struct tensor u = exec_tmp(x, h.dtype, T, c->hidden);
     struct tensor y = exec_tmp(x, h.dtype, T, c->hidden);
     struct tensor gated = exec_tmp(x, h.dtype, T, c->mlp);
     struct tensor delta = delta_of(x, &d->config, T);
 
-    op_rmsnorm(x, u, h, l->post_attention_layernorm, c->rms_eps);
     struct normed in = normed_already(prepare(x, d, &l->mlp_conv, delta, y, u));
     op_linear_silu_mul(x, gated, &in, &l->mlp.gate_proj, &l->mlp.up_proj);
-    finish(x, d, &l->mlp_conv, delta, h, y, gated, &l->mlp.down_proj);
+    finish(x, d, &l->mlp_conv, delta, h, to, y, gated, &l->mlp.down_proj, next);
     exec_pop(x, mark);
 }
 
 void dflash_block(struct exec *x, const struct drafter *d, struct tensor h, const struct batch *b)
 {
+    const struct dims *c = &d->config.dims;
     enum phase outside = exec_phase(x, b->phase);
+    size_t mark = exec_push(x);
+    struct tensor u = exec_tmp(x, h.dtype, h.dim[0], c->hidden);
     op_embed(x, h, d->embed_tokens, b->token);
-    for (int32_t i = 0; i < d->config.dims.n_layers; i++) {
-        attention(x, d, i, h, b);
-        mlp_half(x, d, i, h);
+    op_rmsnorm(x, u, h, d->weights.layers[0].input_layernorm, c->rms_eps);
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const struct dflash_layer *l = &d->weights.layers[i];
+        bool is_last = i + 1 == c->n_layers;
+        attention(x, d, i, h, u, l->post_attention_layernorm, b);
+        mlp_half(x, d, i, h, u, is_last ? h : u, is_last ? d->weights.norm : l[1].input_layernorm);
     }
-    op_rmsnorm(x, h, h, d->weights.norm, d->config.dims.rms_eps);
     exec_tap(x, "block_hidden", -1, &h);
     exec_phase(x, outside);
+    exec_pop(x, mark);
 }

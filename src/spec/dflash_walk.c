@@ -15,6 +15,8 @@
 static struct tensor gather(struct exec *x, struct drafter *d, struct tensor h, int32_t n,
                             int32_t most)
 {
+    if (n == 1)
+        return tensor_rows(h, d->config.first_row, most);
     struct tensor u = exec_tmp(x, h.dtype, (int64_t)most * n, h.dim[1]);
     for (int32_t i = 0; i < most; i++)
         for (int32_t j = 0; j < n; j++)

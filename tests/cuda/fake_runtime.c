@@ -287,6 +287,18 @@ bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a)
     return false;
 }
 
+bool cuda_block_conv_add_norm(void *stream, const struct block_conv_add_norm_args *a)
+{
+    (void)stream, (void)a;
+    return false;
+}
+
+bool cuda_block_conv_made(void *stream, const struct block_conv_made_args *a)
+{
+    (void)stream, (void)a;
+    return false;
+}
+
 bool cuda_linears(void *stream, const struct linear_args *a, int n)
 {
     (void)stream, (void)a, (void)n;

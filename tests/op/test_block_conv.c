@@ -173,6 +173,93 @@ TEST(block_conv_by_hand)
     }
 }
 
+/* The same bits as op_block_conv_add and then op_rmsnorm, over the sum too. */
+TEST(block_conv_add_norm_is_both)
+{
+    static const struct shape shapes[] = {
+        {1, 5120, 320, 2, 8, DT_BF16, true, 1}, {2, 2560, 160, 2, 8, DT_BF16, true, 1},
+        {3, 320, 20, 2, 8, DT_BF16, true, 1},   {2, 60, 4, 2, 5, DT_F32, true, 1},
+        {1, 3072, 192, 3, 5, DT_BF16, true, 1}, {1, 2560, 160, 2, 8, DT_BF16, true, 1e30},
+    };
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (int i = 0; i < n; i++) {
+            const struct shape *s = &shapes[k];
+            struct op_env *e = &env[i];
+            struct rng r = {(uint64_t)s->n};
+            struct operands p = make(s, &r);
+            int64_t T = s->blocks * s->block;
+            struct tensor w = op_vector(DT_F32, s->n), h[3], u[2];
+            op_fill_normal(&w, &r, 1, 0.3);
+            op_case("%s, n %lld, %lld groups, %s, scale %g", e->name, (long long)s->n,
+                    (long long)s->groups, dtype_name(s->act), s->scale);
+            for (int j = 0; j < 3; j++) {
+                h[j] = op_tensor(s->act, T, s->n, 8);
+                op_set(&h[j], &p.h);
+            }
+            for (int j = 0; j < 2; j++)
+                u[j] = op_tensor(s->act, T, s->n, 8 * j);
+            op_block_conv_add(&e->exec, h[0], p.in, p.base, p.delta, s->block);
+            op_rmsnorm(&e->exec, u[0], h[0], w, 1e-6f);
+            op_block_conv_add_norm(&e->exec, h[1], u[1], p.in, p.base, p.delta, s->block, w, 1e-6f);
+            op_block_conv_add_norm(&e->exec, h[2], h[2], p.in, p.base, p.delta, s->block, w, 1e-6f);
+            op_check_ok(e);
+            op_check_same("sum", &h[1], &h[0]);
+            op_check_same("norm", &u[1], &u[0]);
+            op_check_same("norm over the sum", &h[2], &u[0]);
+            op_done();
+        }
+}
+
+/* The same bits as op_linear and then op_block_conv: the result, and the second half of delta. */
+TEST(block_conv_made_is_both)
+{
+    static const struct {
+        int64_t n, groups, taps, T;
+        int32_t block;
+        enum weight_format_id format;
+        enum dtype act;
+    } cases[] = {
+        {5120, 320, 2, 8, 8, WF_BF16, DT_BF16}, {1024, 64, 2, 8, 8, WF_BF16, DT_BF16},
+        {1152, 8, 2, 6, 3, WF_BF16, DT_BF16},   {640, 40, 2, 5, 5, WF_BF16, DT_BF16},
+        {1024, 64, 2, 16, 8, WF_BF16, DT_BF16}, {320, 20, 2, 8, 8, WF_BF16, DT_BF16},
+        {256, 16, 3, 8, 8, WF_BF16, DT_BF16},   {256, 16, 2, 8, 8, WF_FP8_ROW, DT_BF16},
+        {256, 16, 2, 8, 8, WF_BF16, DT_F32},
+    };
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
+        for (int i = 0; i < n; i++) {
+            struct op_env *e = &env[i];
+            int64_t T = cases[k].T, rows = 2 * cases[k].taps * cases[k].groups;
+            struct rng r = {(uint64_t)(cases[k].n + T)};
+            struct weight w = op_weight(cases[k].format, rows, cases[k].n, &r, 0.02);
+            struct tensor base = op_tensor(DT_F32, cases[k].taps, cases[k].n, 0);
+            struct tensor in = op_tensor(cases[k].act, T, cases[k].n, 8), y[2], delta[2];
+            op_case("%s, n %lld, %lld groups, %lld rows, %s, %s", e->name, (long long)cases[k].n,
+                    (long long)cases[k].groups, (long long)T, weight_formats[w.format].name,
+                    dtype_name(cases[k].act));
+            op_fill_normal(&base, &r, 0.5, 0.5);
+            op_fill_normal(&in, &r, 0, 1);
+            for (int j = 0; j < 2; j++) {
+                y[j] = op_tensor(cases[k].act, T, cases[k].n, 8 * j);
+                delta[j] = op_tensor(DT_F32, T, rows, 0);
+            }
+            op_linear(&e->exec, delta[0], in, &w);
+            op_block_conv(&e->exec, y[0], in, base, tensor_cols(delta[0], 0, rows / 2),
+                          cases[k].block);
+            op_block_conv_made(&e->exec, y[1], delta[1], in, &w, base, cases[k].block);
+            op_check_ok(e);
+            struct tensor half[2];
+            for (int j = 0; j < 2; j++)
+                half[j] = tensor_cols(delta[j], rows / 2, rows / 2);
+            op_check_same("y", &y[1], &y[0]);
+            op_check_same("second half of delta", &half[1], &half[0]);
+            op_done();
+        }
+}
+
 TEST(block_conv_refuses)
 {
     struct op_env *e = op_ref();

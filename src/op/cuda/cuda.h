@@ -86,6 +86,8 @@ bool cuda_linear_silu_mul(void *stream, const struct linear_args a[2]);
 bool cuda_linear_add_norm(void *stream, const struct linear_args *a, const struct normed *n);
 bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
                         const struct gdn_gates_args *gates);
+bool cuda_block_conv_add_norm(void *stream, const struct block_conv_add_norm_args *a);
+bool cuda_block_conv_made(void *stream, const struct block_conv_made_args *a);
 bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a);
 lathe_status cuda_qk_norm_rope_append(void *stream, const struct qk_norm_rope_append_args *a,
                                       lathe_error *err);
