@@ -138,6 +138,13 @@ static bool timed_block_conv_made(void *stream, const struct block_conv_made_arg
     return end_joint(backend_cuda.block_conv_made(stream, a));
 }
 
+static bool timed_ring_rows(void *stream, const struct ring_rows_args *a)
+{
+    note("ring_rows", &a->rows->k, NULL);
+    (void)cudaEventRecord(call[n_calls].begin, raw);
+    return end_joint(backend_cuda.ring_rows(stream, a));
+}
+
 struct line {
     char name[64];
     double ms, flops;
@@ -238,6 +245,7 @@ static struct backend timed_backend(void)
     timed.linear_add_norm = timed_linear_add_norm;
     timed.linears_gates = timed_linears_gates;
     timed.gdn_mix = timed_gdn_mix;
+    timed.ring_rows = timed_ring_rows;
     timed.block_conv_add_norm = timed_block_conv_add_norm;
     timed.block_conv_made = timed_block_conv_made;
     timed.copy_out = counted_copy_out;

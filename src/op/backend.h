@@ -126,6 +126,13 @@ struct ring_append_args {
     struct tensor k, v;
     const struct batch *b;
 };
+struct ring_rows_args {
+    const struct ring_rows *rows; /* [n] */
+    int32_t n;
+    float eps;
+    const struct rope *rope;
+    const struct batch *b;
+};
 struct block_attention_args {
     struct tensor o, q, k, v;
     const struct kv_ring *ring;
@@ -305,6 +312,8 @@ struct backend {
     /* The operators of op_block_conv_add_norm, and of op_block_conv_made, in one. NULL: it never can. */
     bool (*block_conv_add_norm)(void *stream, const struct block_conv_add_norm_args *a);
     bool (*block_conv_made)(void *stream, const struct block_conv_made_args *a);
+    /* op_ring_rows of all in one. NULL: it never can. */
+    bool (*ring_rows)(void *stream, const struct ring_rows_args *a);
     /* How it went, after one of those that return a bool returned true. */
     lathe_status (*joined)(void *stream, lathe_error *err);
     /* PROMPT_ACT at the start; the device may lack the others. NULL: there is nothing else. */

@@ -265,6 +265,16 @@ struct kv_ring {
 void op_ring_append(struct exec *x, const struct kv_ring *ring, struct tensor k, struct tensor v,
                     const struct batch *b);
 
+/* Rows of one layer for its ring. */
+struct ring_rows {
+    struct tensor k, v;   /* [T, n_kv_heads * head_dim] act */
+    struct tensor k_norm; /* F32 [head_dim] */
+    const struct kv_ring *ring;
+};
+/* op_qk_norm_rope of k, without queries, and op_ring_append, for each of n layers, where a backend can in one go. */
+void op_ring_rows(struct exec *x, int32_t n, const struct ring_rows *rows, float eps,
+                  const struct rope *rope, const struct batch *b);
+
 /* Attention of blocks: each sequence of b is one, its rows at positions pos, pos + 1 ... see what the ring
  * holds before pos and all rows of the block, later ones too:
  *   o[t,n,:] = sum_s p[s] * v_s[n / group,:],  p = softmax_s(q[t,n] . k_s[n / group] * scale)

@@ -8,27 +8,36 @@
 void dflash_append(struct exec *x, const struct drafter *d, struct tensor feature,
                    const struct batch *b)
 {
+    enum { AT_ONCE = 8, FEW = 64 };
     const struct dims *c = &d->config.dims;
     int64_t T = b->n_rows, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    int32_t most = T <= FEW ? AT_ONCE : 1; /* layers at once: few rows are bound by launches */
     size_t mark = exec_push(x);
     enum phase outside = exec_phase(x, b->phase);
     struct tensor t = exec_tmp(x, feature.dtype, T, c->hidden);
-    struct tensor k = exec_tmp(x, feature.dtype, T, kv_dim);
-    struct tensor v = exec_tmp(x, feature.dtype, T, kv_dim);
-    struct tensor none = tensor_cols(k, 0, 0);
 
     op_linear(x, t, feature, &d->weights.fc);
     op_rmsnorm(x, t, t, d->weights.hidden_norm, c->rms_eps);
     struct normed fused = normed_already(t);
-    for (int32_t i = 0; i < c->n_layers; i++) {
-        const struct dflash_layer *l = &d->weights.layers[i];
-        op_linears(x, 2, (struct tensor[]){k, v}, &fused,
-                   (const struct weight *[]){&l->k_proj, &l->v_proj});
-        op_qk_norm_rope(x, none, k, none, l->q_norm, l->k_norm, c->head_dim, c->rms_eps, &d->rope,
-                        b);
-        exec_tap(x, "context_k", i, &k);
-        exec_tap(x, "context_v", i, &v);
-        op_ring_append(x, &d->context.ring[i], k, v, b);
+    for (int32_t first = 0; first < c->n_layers; first += most) {
+        int32_t n = c->n_layers - first < most ? c->n_layers - first : most;
+        size_t these = exec_push(x);
+        struct ring_rows rows[AT_ONCE];
+        for (int32_t i = 0; i < n; i++) {
+            const struct dflash_layer *l = &d->weights.layers[first + i];
+            rows[i] = (struct ring_rows){.k = exec_tmp(x, feature.dtype, T, kv_dim),
+                                         .v = exec_tmp(x, feature.dtype, T, kv_dim),
+                                         .k_norm = l->k_norm,
+                                         .ring = &d->context.ring[first + i]};
+            op_linears(x, 2, (struct tensor[]){rows[i].k, rows[i].v}, &fused,
+                       (const struct weight *[]){&l->k_proj, &l->v_proj});
+        }
+        op_ring_rows(x, n, rows, c->rms_eps, &d->rope, b);
+        for (int32_t i = 0; i < n; i++) {
+            exec_tap(x, "context_k", first + i, &rows[i].k);
+            exec_tap(x, "context_v", first + i, &rows[i].v);
+        }
+        exec_pop(x, these);
     }
     exec_phase(x, outside);
     exec_pop(x, mark);

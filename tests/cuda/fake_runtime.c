@@ -299,6 +299,12 @@ bool cuda_block_conv_made(void *stream, const struct block_conv_made_args *a)
     return false;
 }
 
+bool cuda_ring_rows(void *stream, const struct ring_rows_args *a)
+{
+    (void)stream, (void)a;
+    return false;
+}
+
 bool cuda_linears(void *stream, const struct linear_args *a, int n)
 {
     (void)stream, (void)a, (void)n;

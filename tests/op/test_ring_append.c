@@ -83,3 +83,84 @@ TEST(ring_append_refuses)
     op_check_failed(e, LATHE_E_ARGUMENT, "ring_append: operands contradict");
     op_done();
 }
+
+/* The same bits as op_qk_norm_rope and op_ring_append, one layer after the other. */
+static void check_layers(struct op_env *e, int32_t n, int32_t heads, int32_t dim, int32_t rope_dims,
+                         enum dtype act, enum dtype kv, const struct batch *b)
+{
+    enum { MOST = 9 };
+    static const int32_t first[SLOTS];
+    static float inv_freq[128];
+    static uint8_t axis[128];
+    struct rng r = {(uint64_t)(n + dim)};
+    struct rope rope = {rope_dims, inv_freq, axis, 1.25f};
+    struct kv_ring ring[2][MOST];
+    struct ring_rows rows[2][MOST];
+    int64_t width = (int64_t)heads * dim;
+    op_case("%s, %d layers, %d heads of %d, rope %d, %s to %s, %d rows at %d", e->name, n, heads,
+            dim, rope_dims, dtype_name(act), dtype_name(kv), b->n_rows, b->seq[0].pos);
+    for (int32_t i = 0; i < rope_dims / 2; i++) {
+        inv_freq[i] = (float)pow(1e7, -2. * i / rope_dims);
+        axis[i] = (uint8_t)(i % 3);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int64_t size = i % 2 ? 7 : 40;
+        struct tensor v = op_tensor(act, b->n_rows, width, 8), w = op_vector(DT_F32, dim);
+        op_fill_normal(&v, &r, 0, 1);
+        op_fill_normal(&w, &r, 1, 0.3);
+        for (int j = 0; j < 2; j++) {
+            struct tensor plane[2], k = op_tensor(act, b->n_rows, width, 8 * j);
+            for (int p = 0; p < 2; p++) {
+                plane[p] = op_tensor(kv, SLOTS * size, width, 0);
+                op_fill(&plane[p], 3);
+            }
+            if (j)
+                op_set(&k, &rows[0][i].k);
+            else
+                op_fill_normal(&k, &r, 0, 1);
+            ring[j][i] =
+                (struct kv_ring){tensor_4d(plane[0].data, kv, SLOTS, size, heads, dim),
+                                 tensor_4d(plane[1].data, kv, SLOTS, size, heads, dim), first};
+            rows[j][i] = (struct ring_rows){k, v, w, &ring[j][i]};
+        }
+    }
+    for (int32_t i = 0; i < n; i++) {
+        struct tensor none = tensor_cols(rows[0][i].k, 0, 0);
+        op_qk_norm_rope(&e->exec, none, rows[0][i].k, none, rows[0][i].k_norm, rows[0][i].k_norm,
+                        dim, 1e-6f, &rope, b);
+        op_ring_append(&e->exec, &ring[0][i], rows[0][i].k, rows[0][i].v, b);
+    }
+    op_ring_rows(&e->exec, n, rows[1], 1e-6f, &rope, b);
+    op_check_ok(e);
+    for (int32_t i = 0; i < n; i++) {
+        op_check_same("keys", &rows[1][i].k, &rows[0][i].k);
+        for (int p = 0; p < 2; p++) {
+            struct tensor x[2];
+            for (int j = 0; j < 2; j++) {
+                const struct tensor *t = p ? &ring[j][i].v : &ring[j][i].k;
+                x[j] = tensor_2d(t->data, kv, SLOTS * t->dim[1], width);
+            }
+            op_check_same(p ? "ring of values" : "ring of keys", &x[1], &x[0]);
+        }
+    }
+    op_done();
+}
+
+TEST(ring_rows_are_both)
+{
+    static struct op_batch b;
+    static const int32_t rows[] = {1, 8, 30};
+    int n;
+    struct op_env *env = op_envs(&n);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 3; k++) {
+            op_batch_begin(&b, PHASE_DECODE);
+            op_batch_add(&b, 2, 20, rows[k]);
+            op_batch_add(&b, 0, 5, 3);
+            check_layers(&env[i], 5, 8, 128, 128, DT_BF16, DT_BF16, &b.b);
+            check_layers(&env[i], 8, 3, 64, 32, DT_BF16, DT_BF16, &b.b);
+            check_layers(&env[i], 9, 1, 40, 10, DT_BF16, DT_BF16, &b.b);
+            check_layers(&env[i], 2, 2, 33, 2, DT_BF16, DT_F32, &b.b);
+            check_layers(&env[i], 2, 2, 128, 128, DT_F32, DT_BF16, &b.b);
+        }
+}

@@ -88,6 +88,7 @@ bool cuda_linears_gates(void *stream, const struct linear_args *a, int n,
                         const struct gdn_gates_args *gates);
 bool cuda_block_conv_add_norm(void *stream, const struct block_conv_add_norm_args *a);
 bool cuda_block_conv_made(void *stream, const struct block_conv_made_args *a);
+bool cuda_ring_rows(void *stream, const struct ring_rows_args *a);
 bool cuda_gdn_mix(void *stream, const struct gdn_mix_args *a);
 lathe_status cuda_qk_norm_rope_append(void *stream, const struct qk_norm_rope_append_args *a,
                                       lathe_error *err);

@@ -2,18 +2,11 @@
  * pages. */
 #include "op/cuda/append.cuh"
 #include "op/cuda/cuda.cuh"
+#include "op/cuda/rotation.cuh"
 
 enum {
     WARPS = 8,
     PACKS = OP_MAX_HEAD / PACK / 32, /* of a lane, at most */
-};
-
-/* struct rope, whose arrays are the host's. */
-struct rotation {
-    float inv_freq[OP_MAX_HEAD / 2];
-    uint8_t axis[OP_MAX_HEAD / 2];
-    float scale;
-    int32_t half;
 };
 
 struct heads {
@@ -85,10 +78,9 @@ static __global__ void __launch_bounds__(WARPS * 32)
         weight[j] = load_pack<PACK>(w + c, is_head ? d - c : 0, w_wide);
     }
     for (int i = threadIdx.x; i < half; i += WARPS * 32) {
-        float s, c, angle = (float)a.pos[t][rope.axis[i]] * rope.inv_freq[i];
-        sincosf(angle, &s, &c);
-        cosine[i] = c * rope.scale;
-        sine[i] = s * rope.scale;
+        float2 at = rotation_at(rope, a.pos[t], i);
+        cosine[i] = at.x;
+        sine[i] = at.y;
     }
     if (is_head) {
         float scale = rms_scale_of<false>(v, d, a.eps);
@@ -135,19 +127,6 @@ static __global__ void __launch_bounds__(WARPS * 32)
             append_pack(cached + first, rounded, d - first, cached_wide);
         }
     }
-}
-
-static struct rotation rotation_of(const struct rope *rope)
-{
-    struct rotation r;
-    memset(&r, 0, sizeof r);
-    r.half = rope->dims / 2;
-    r.scale = rope->scale;
-    for (int32_t i = 0; i < r.half; i++) {
-        r.inv_freq[i] = rope->inv_freq[i];
-        r.axis[i] = rope->axis[i];
-    }
-    return r;
 }
 
 static struct heads heads_of(const struct qk_norm_rope_args *a, const struct cuda_batch *b)
