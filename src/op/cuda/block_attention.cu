@@ -1,7 +1,10 @@
 /* Attention of blocks over a ring and themselves. What a row sees of the ring is cut into splits at
- * multiples of SPLIT positions, what it sees of its block into splits at multiples of SPLIT rows; their
- * sums lie in scratch, and another launch adds those of a row in ascending order. */
+ * multiples of SPLIT positions, what it sees of its block into splits at multiples of SPLIT rows. The sums of those of a
+ * row are added in ascending order: where they are few, by a cluster of the blocks that made them, else by another launch,
+ * from scratch. */
 #include "op/cuda/attention.cuh"
+#include "op/cuda/cluster.cuh"
+#include "op/cuda/pack.cuh"
 
 enum {
     SPLIT = 128,
@@ -143,19 +146,14 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_loop(struct blo
     }
 }
 
-/* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
- * z: kv heads. Reads each key once for a chunk; bound by latency. */
+/* Split `split` of a chunk of rows, from row t on; their sums go to `out` as split_mma puts them for row `row` and head `head`. */
 template <int HD, int NT>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct block_attention a)
+__device__ __forceinline__ void
+split_of(struct split_shared<HD, NT> *sh, const struct block_attention &a,
+         const struct batch_seq &s, int32_t t, int32_t n_rows, int kv_head, int32_t split,
+         const struct split_parts &out, int64_t row, int head, int32_t place)
 {
-    begin_kernel();
-    extern __shared__ uint4 memory[];
-    struct split_shared<HD, NT> *sh = (struct split_shared<HD, NT> *)memory;
-    struct batch_seq s;
-    int32_t n_rows, t = chunk_at(a, blockIdx.x, &n_rows, &s), split = blockIdx.y;
-    int kv_head = blockIdx.z, head = kv_head * a.group, n = n_rows * a.group;
-    if (n_rows == 0)
-        return;
+    int n = n_rows * a.group;
     bool own = split >= a.ring_splits;
     struct sight first = sight_of(a, s, t), last = sight_of(a, s, t + n_rows - 1);
     int64_t begin =
@@ -165,7 +163,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct b
         (int32_t)min(begin + (own ? (int)SPLIT : a.split), (int64_t)(own ? last.own_hi : last.end));
     if (from >= end)
         return;
-    const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)head * HD;
+    const bf16 *q = (const bf16 *)a.q + t * a.q_stride + (int64_t)kv_head * a.group * HD;
     for (int i = threadIdx.x; i < NT * 8; i += SPLIT_THREADS) {
         struct sight w = sight_of(a, s, t + (i < n ? i / a.group : 0));
         sh->lo[i] = i < n ? (own ? w.own_lo : w.lo) : 0;
@@ -174,11 +172,90 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct b
     __syncthreads();
     fetch_queries<HD, NT * 8>(sh->q, q, a.q_stride, 0, n, a.group, a.wide_q);
     if (own)
-        split_mma<HD, NT>(sh, own_of<bf16>(a, s.first_row, kv_head), n, from, end, a.scale, a.parts,
-                          t - a.first_row, head, a.group, split);
+        split_mma<HD, NT>(sh, own_of<bf16>(a, s.first_row, kv_head), n, from, end, a.scale, out,
+                          row, head, a.group, place);
     else
-        split_mma<HD, NT>(sh, ring_of<bf16>(a, s.slot, kv_head), n, from, end, a.scale, a.parts,
-                          t - a.first_row, head, a.group, split);
+        split_mma<HD, NT>(sh, ring_of<bf16>(a, s.slot, kv_head), n, from, end, a.scale, out, row,
+                          head, a.group, place);
+}
+
+/* Splits [begin[0], end[0]) and then [begin[1], end[1]) are those that a row sees. */
+__device__ __forceinline__ void splits_seen(const struct block_attention &a, const struct sight &w,
+                                            int32_t begin[2], int32_t end[2])
+{
+    begin[0] = begin[1] = end[0] = end[1] = 0;
+    if (w.lo < w.end) {
+        begin[0] = w.lo / a.split - w.base;
+        end[0] = (w.end - 1) / a.split - w.base + 1;
+    }
+    if (w.own_lo < w.own_hi) {
+        begin[1] = a.ring_splits + w.own_lo / SPLIT;
+        end[1] = a.ring_splits + (w.own_hi - 1) / SPLIT + 1;
+    }
+}
+
+/* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
+ * z: kv heads. Reads each key once for a chunk; bound by latency. */
+template <int HD, int NT>
+__global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct block_attention a)
+{
+    begin_kernel();
+    extern __shared__ uint4 memory[];
+    struct batch_seq s;
+    int32_t n_rows, t = chunk_at(a, blockIdx.x, &n_rows, &s), split = blockIdx.y;
+    int kv_head = blockIdx.z;
+    if (n_rows > 0)
+        split_of<HD, NT>((struct split_shared<HD, NT> *)memory, a, s, t, n_rows, kv_head, split,
+                         a.parts, t - a.first_row, kv_head * a.group, split);
+}
+
+/* In the end the sums of queries lie over keys and values. */
+template <int HD, int NT> struct cluster_shared {
+    struct split_shared<HD, NT> split;
+    float2 part[NT * 8];
+};
+
+/* The same where a row has CLUSTER_SPLITS splits at most and clusters exist: those of a chunk are one, and merge their sums
+ * themselves, with the bits of block_attention_merge. blockIdx.x: splits, a cluster, y: chunks of rows, z: kv heads. */
+template <int HD, int NT>
+__global__ void __launch_bounds__(SPLIT_THREADS, 2)
+    block_attention_cluster(struct block_attention a)
+{
+    begin_kernel();
+#if __CUDA_ARCH__ >= 900
+    enum { LANES = HD / 4, AT_ONCE = SPLIT_THREADS / LANES };
+    extern __shared__ uint4 memory[];
+    struct cluster_shared<HD, NT> *sh = (struct cluster_shared<HD, NT> *)memory;
+    float *sums = (float *)(void *)sh->split.k; /* [queries, HD] */
+    static_assert(sizeof sh->split.k + sizeof sh->split.v >= NT * 8 * HD * sizeof(float),
+                  "sums lie over keys and values");
+    struct batch_seq s;
+    int32_t n_rows, t = chunk_at(a, blockIdx.y, &n_rows, &s), rank = blockIdx.x;
+    int kv_head = blockIdx.z, n = n_rows * a.group, lane = threadIdx.x % LANES;
+    struct split_parts mine = {
+        .part = sh->part, .part_o = sums, .n_splits = 1, .heads = a.group, .hd = HD};
+    if (n_rows == 0)
+        return; /* and so do the others */
+    split_of<HD, NT>(&sh->split, a, s, t, n_rows, kv_head, rank, mine, 0, 0, 0);
+    arrive_cluster();
+    wait_cluster();
+#pragma unroll 1
+    for (int query = rank * AT_ONCE + (int)threadIdx.x / LANES; query < n;
+         query += (int)gridDim.x * AT_ONCE) {
+        int32_t begin[2], end[2], row = query / a.group;
+        splits_seen(a, sight_of(a, s, t + row), begin, end);
+        int32_t n0 = end[0] - begin[0];
+        float4 x = merge_cluster<false>(
+            &sh->part[query], sums + query * HD + lane * 4, n0 + end[1] - begin[1],
+            [&](int i) { return i < n0 ? begin[0] + i : begin[1] + i - n0; });
+        bf16 *o = (bf16 *)a.o + (int64_t)(t + row) * a.o_stride +
+                  (int64_t)(kv_head * a.group + query - row * a.group) * HD + lane * 4;
+        float y[4] = {x.x, x.y, x.z, x.w};
+        store_pack<4>(o, y, 4, true);
+    }
+    arrive_cluster();
+    wait_cluster(); /* all have read the sums */
+#endif
 }
 
 /* blockIdx.x: rows and heads, y: pieces of MERGE_DIMS. */
@@ -189,15 +266,8 @@ __global__ void __launch_bounds__(SPLIT_THREADS) block_attention_merge(struct bl
     int64_t i = blockIdx.x, t = a.first_row + i / a.parts.heads;
     int first_dim = (int)blockIdx.y * MERGE_DIMS, d = first_dim + (int)threadIdx.x;
     struct sight w = sight_of(a, a.seq[a.seq_of[t]], t);
-    int32_t begin[2] = {0, 0}, end[2] = {0, 0};
-    if (w.lo < w.end) {
-        begin[0] = w.lo / a.split - w.base;
-        end[0] = (w.end - 1) / a.split - w.base + 1;
-    }
-    if (w.own_lo < w.own_hi) {
-        begin[1] = a.ring_splits + w.own_lo / SPLIT;
-        end[1] = a.ring_splits + (w.own_hi - 1) / SPLIT + 1;
-    }
+    int32_t begin[2], end[2];
+    splits_seen(a, w, begin, end);
     float x = split_merge(a.parts, i, first_dim, begin, end);
     if (threadIdx.x < MERGE_DIMS && d < a.parts.hd)
         ((Q *)a.o + t * a.o_stride + i % a.parts.heads * a.parts.hd)[d] = from_float<Q>(x);
@@ -262,6 +332,17 @@ static void launch_mma(struct gpu *c, const struct block_attention *a, int32_t c
                 SPLIT_THREADS, shared, *a);
 }
 
+template <int HD, int NT>
+static void launch_cluster(struct gpu *c, const struct block_attention *a, int32_t chunks)
+{
+    size_t shared = sizeof(struct cluster_shared<HD, NT>);
+    (void)cudaFuncSetAttribute(block_attention_cluster<HD, NT>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    launch_clusters(c, (unsigned)a->parts.n_splits, block_attention_cluster<HD, NT>,
+                    dim3((unsigned)a->parts.n_splits, (unsigned)chunks, (unsigned)a->n_kv),
+                    SPLIT_THREADS, shared, *a);
+}
+
 static bool has_mma(const struct block_attention_args *a)
 {
     const struct tensor *rk = &a->ring->k, *rv = &a->ring->v;
@@ -272,14 +353,14 @@ static bool has_mma(const struct block_attention_args *a)
            (rk->stride | rv->stride) % 8 == 0;
 }
 
-/* The sums of all splits of a group of rows. */
-static void launch_splits(struct gpu *c, const struct block_attention_args *a,
+/* The sums of all splits of a group of rows; true: merged, too. */
+static bool launch_splits(struct gpu *c, const struct block_attention_args *a,
                           struct block_attention *v)
 {
     int32_t longest = 1, chunks = 0;
     if (!has_mma(a)) {
         WITH_ACT(a->q.dtype, Q, WITH_ACT(a->ring->k.dtype, K, launch_loop<Q, K>(c, v)));
-        return;
+        return false;
     }
     v->chunk_rows = SPLIT_QUERIES / v->group;
     for (int32_t s = 0; s < a->b->n_seqs; s++) {
@@ -293,12 +374,15 @@ static void launch_splits(struct gpu *c, const struct block_attention_args *a,
         chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
     }
     int32_t queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
+    bool merged =
+        c->sm >= 90 && v->parts.n_splits <= CLUSTER_SPLITS && rows_aligned(v->o, v->o_stride, 2);
     if (v->parts.hd == 64)
-        launch_mma<64, 6>(c, v, chunks);
+        merged ? launch_cluster<64, 6>(c, v, chunks) : launch_mma<64, 6>(c, v, chunks);
     else if (queries <= 32)
-        launch_mma<128, 4>(c, v, chunks);
+        merged ? launch_cluster<128, 4>(c, v, chunks) : launch_mma<128, 4>(c, v, chunks);
     else
-        launch_mma<128, 6>(c, v, chunks);
+        merged ? launch_cluster<128, 6>(c, v, chunks) : launch_mma<128, 6>(c, v, chunks);
+    return merged;
 }
 
 extern "C" lathe_status cuda_block_attention(void *stream, const struct block_attention_args *a,
@@ -358,7 +442,8 @@ extern "C" lathe_status cuda_block_attention(void *stream, const struct block_at
     for (int64_t first = 0; first < T; first += p.rows) {
         v.first_row = (int32_t)first;
         v.n_rows = (int32_t)(T - first < p.rows ? T - first : p.rows);
-        launch_splits(c, a, &v);
+        if (launch_splits(c, a, &v))
+            continue;
         dim3 blocks((unsigned)(v.n_rows * v.parts.heads), (unsigned)merge_blocks(v.parts.hd));
         WITH_ACT(a->q.dtype, Q,
                  launch_next(c, block_attention_merge<Q>, blocks, SPLIT_THREADS, 0, v));
