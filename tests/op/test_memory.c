@@ -130,7 +130,7 @@ struct report {
     int n;
 };
 
-static void note(void *ctx, const char *what, uint64_t done, uint64_t total)
+static bool note(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     struct report *r = ctx;
     CHECK_STR(what, "loading");
@@ -138,6 +138,7 @@ static void note(void *ctx, const char *what, uint64_t done, uint64_t total)
     r->last = done;
     r->total = total;
     r->n++;
+    return true;
 }
 
 /* Tensors of sizes around those of a part, placed, loaded, read back. */
