@@ -156,8 +156,8 @@ void ahead_close(struct lathe_engine *e)
     e->ahead = (struct ahead){0};
 }
 
-/* A row's best candidates, or all ids in one draw, decide its token, and the host needs no more of the row. An end token that something else replaces
- * is the last of its round, and the host goes on from there. */
+/* A row's best candidates, or all ids in one draw, decide its token, and the host needs no more of the row. An end token
+ * that something else replaces is the last of its round, and the host goes on from there. */
 static bool device_decides(const struct lathe_engine *e, const lathe_request *r)
 {
     int32_t most = e->ahead.most_rows;

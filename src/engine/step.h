@@ -69,9 +69,9 @@ lathe_status step_run(struct step *s, lathe_error *err);
 /* Rounds of one sequence that the device decides, of `most` rows at most; r is what resident_at made of the first one, with
  * what drafters add, and sampler the request's, NULL where there are no penalties. Each is step_fold, which commits
  * what the last round kept, perhaps drafts to s->resident->token, and step_round, which runs n rows as a
- * verify batch, chooses by r->choice among the n_best <= CHOICE_MOST best of each, 1: the best, and leaves what op_advance makes of their logits in s->resident and s->report. Positions are
- * below end_pos. s->resident lies where operators are; what they are checked with is s->resident_host, where the kept
- * rows may be fewer than it says. Nothing is waited for. */
+ * verify batch, chooses by r->choice among the n_best <= CHOICE_MOST best of each, 1: the best, and leaves what op_advance
+ * makes of their logits in s->resident and s->report. Positions are below end_pos. s->resident lies where operators are;
+ * what they are checked with is s->resident_host, where the kept rows may be fewer than it says. Nothing is waited for. */
 void step_place(struct step *s, const struct resident *r, int32_t most,
                 const struct sampler *sampler);
 lathe_status step_fold(struct step *s, lathe_error *err);

@@ -72,7 +72,8 @@ bool sampler_pick_best(struct sampler *s, struct sample_scratch *w, const struct
                        const int32_t *draft, int32_t n_draft, int32_t *id);
 
 /* How many of the best ids of a row decide the choice by *c once they have their penalties, whatever comes; 1: it is the
- * best one; INT32_MAX: all of them; 0: it cannot be said. And the history that penalties follow, whose arrays have room for n_vocab. */
+ * best one; INT32_MAX: all of them; 0: it cannot be said. And the history that penalties follow, whose arrays have room for
+ * n_vocab. */
 struct choice;
 int32_t sampler_choice(const struct sampler *s, struct choice *c);
 struct history;

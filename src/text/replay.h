@@ -15,9 +15,9 @@ struct replay_memory {
     void *ctx;
 };
 
-/* In the tokens of a rendered prompt. turn: what the caller knows of messages (lathe_turn), in their order, the assistant's turns of the
- * prompt being the messages message[0..n_messages); where there are not as many it is not looked at. memory may be NULL;
- * it has the first word. */
+/* In the tokens of a rendered prompt. turn: what the caller knows of messages (lathe_turn), in their order, the assistant's
+ * turns of the prompt being the messages message[0..n_messages); where there are not as many it is not looked at. memory
+ * may be NULL; it has the first word. */
 lathe_status replay_prompt(const lathe_text *text, lathe_prompt *prompt, const lathe_turn *turn,
                            size_t n_turns, const size_t *message, size_t n_messages,
                            const struct replay_memory *memory, struct watch *watch,
