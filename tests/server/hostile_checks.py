@@ -163,7 +163,7 @@ def check_half_closed_in_a_request(s):
 
 def check_half_closed_behind_a_prompt_that_is_too_long(s):
     """It is seen while the prompt is made, and the refusal is a status all the same."""
-    text = "word " * 40000
+    text = "word " * 20000
     for path in DIALECTS:
         body = {"prompt": text} if path == "/v1/completions" else {"input": text} if path == "/v1/responses" else {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
         data = json.dumps({"model": "a", **body}).encode()
