@@ -39,6 +39,7 @@ static const struct words {
     [QUEUE_FULL] = {429, "rate_limit_error", "queue_full", "rate_limit_error", 2},
     [QUEUE_TIMEOUT] = {429, "rate_limit_error", "queue_timeout", "rate_limit_error", 2},
     [DEADLINE] = {504, server_error, "deadline_exceeded", "timeout_error", 0},
+    [CLIENT_GONE] = {499, invalid, "client_gone", invalid, 0},
     [INTERNAL] = {500, server_error, "internal_error", "api_error", 0},
     [LOADING] = {503, server_error, "loading_model", "overloaded_error", 5},
     [DRAINING] = {503, server_error, "shutting_down", "overloaded_error", 5},

@@ -31,6 +31,7 @@ enum condition {
     QUEUE_FULL,
     QUEUE_TIMEOUT,
     DEADLINE,
+    CLIENT_GONE, /* for the log and the metrics: nobody reads it */
     INTERNAL,
     LOADING,
     DRAINING,

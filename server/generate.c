@@ -748,7 +748,12 @@ void generation_defaults(const struct exchange *x, struct generation *g)
 bool exchange_is_left(void *ctx)
 {
     struct exchange *x = ctx;
-    return stream_must_end(x) || stream_peer(x) == PEER_GONE;
+    if (stream_must_end(x))
+        return true;
+    if (stream_peer(x) != PEER_GONE)
+        return false;
+    (void)refuse(&x->failure, CLIENT_GONE, "the client has gone");
+    return true;
 }
 
 bool generate_render(struct exchange *x, const struct dialect *d, const struct fields *f,

@@ -288,7 +288,7 @@ def check_a_prompt_that_nobody_waits_for(_):
                     c.close()
                     wait_until(lambda: any(path in x for x in s.lines), 60)
                     line = [x for x in s.lines if path in x][0]
-                    is_(("finish=abort" if path == CHAT else "error=shutting_down") in line, True)
+                    is_(("finish=abort" if path == CHAT else "status=499") in line, True)
                 c.close()
 
 
