@@ -289,7 +289,7 @@ static void note(struct lathe_engine *e, struct slot *s, int32_t n_rows, int32_t
     stats->verify_ms += ms;
     verify_count(stats, d.n, n_accepted);
     activity_round(&e->activity, d.n, n_accepted);
-    activity_step(&e->activity, n_rows > 1 ? LATHE_STEP_VERIFY : LATHE_STEP_DECODE, n_rows, ms);
+    activity_step(&e->activity, n_rows > 1 ? LATHE_STEP_VERIFY : LATHE_STEP_DECODE, 1 + d.n, ms);
     if (a->n_read > 1) /* it ran while the one before was read, and so began behind that */
         adapt_note_verify(&a->costs, n_rows, ms);
     if (d.n > 0 && !s->ended)

@@ -171,6 +171,11 @@ static void check_ends(const char *spec)
         check_same(spec, &a[0], &a[1]);
         check_same_state(e[0], e[1]);
     }
+    lathe_activity done[2];
+    for (int i = 0; i < 2; i++)
+        lathe_engine_activity(e[i], &done[i], NULL, 0);
+    if (is_fixed(spec))
+        CHECK(done[0].step_rows.sum == done[1].step_rows.sum);
     lathe_engine_close(e[0]);
     lathe_engine_close(e[1]);
 }
