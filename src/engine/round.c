@@ -317,7 +317,7 @@ static lathe_status follow(struct lathe_engine *e, struct slot *s, lathe_error *
     buf_init(&context, SIZE_MAX / 2);
     lathe_status st = kv_cache_copy(&e->state.kv, to, at, n, err);
     if (!st)
-        state_copy(&e->state, to, at);
+        recurrent_copy(&e->state.recurrent, to, at, true);
     if (!st && sp->ops)
         st = sp->ops->save(sp->drafter, at, &context, err);
     if (!st && sp->ops)
