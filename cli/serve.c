@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -354,6 +355,26 @@ static void keep_one_heap(void)
 #endif
 }
 
+/* Files of the process beside connections: the model's, the log, libraries. */
+enum { OTHER_FILES = 128 };
+
+/* The limit of open files lets as many connections in as are allowed, so that one more hears so. */
+static void allow_files(const struct serve *v)
+{
+    struct rlimit limit;
+    rlim_t want = (rlim_t)v->max_connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= want)
+        return;
+    limit.rlim_cur = limit.rlim_max < want ? limit.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == want)
+        return;
+    fprintf(stderr,
+            "lathe: warning: %llu open files are allowed (ulimit -n); --max-connections %lld needs "
+            "%llu\n",
+            (unsigned long long)limit.rlim_cur, (long long)v->max_connections,
+            (unsigned long long)want);
+}
+
 static lathe_status serve(struct serve *v, lathe_error *err)
 {
     static struct signals signals;
@@ -374,6 +395,7 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     if (st)
         return st;
     so.n_ctx = plan.n_ctx;
+    allow_files(v);
     st = server_open(&v->server, &so, err);
     if (st)
         return st;

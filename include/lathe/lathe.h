@@ -394,7 +394,7 @@ typedef struct lathe_request_options {
 
     lathe_sampling sampling; /* starts as the model's defaults, lathe_request_options_init */
     int32_t max_tokens;      /* >= 1, or -1: to the end of the context */
-    int32_t min_tokens;      /* end tokens and stop strings do not count before */
+    int32_t min_tokens;      /* end tokens and stop strings do not count before; <= max_tokens */
     const char *const *stop; /* stop strings: match visible text only */
     size_t n_stop;
     const int32_t *stop_id; /* beside the model's own end tokens */

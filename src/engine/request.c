@@ -51,6 +51,9 @@ static lathe_status check_options(const struct lathe_engine *e, const lathe_requ
                     o->max_tokens);
     if (o->min_tokens < 0)
         return fail(err, LATHE_E_ARGUMENT, "min_tokens is %d, expected 0 or more", o->min_tokens);
+    if (o->max_tokens != -1 && o->min_tokens > o->max_tokens)
+        return fail(err, LATHE_E_ARGUMENT, "min_tokens is %d, expected at most max_tokens, %d",
+                    o->min_tokens, o->max_tokens);
     if (o->max_calls < 0)
         return fail(err, LATHE_E_ARGUMENT, "max_calls is %d, expected 0 or more", o->max_calls);
     if (o->n_same < 0 || o->n_same >= e->options.n_slots)

@@ -337,6 +337,8 @@ TEST(bad_requests_are_named)
             LATHE_E_ARGUMENT, "prompt token 0 is -1");
     REFUSED(bad.max_tokens = 0, LATHE_E_ARGUMENT, "max_tokens is 0");
     REFUSED(bad.min_tokens = -1, LATHE_E_ARGUMENT, "min_tokens is -1");
+    REFUSED((bad.max_tokens = 4, bad.min_tokens = 5), LATHE_E_ARGUMENT,
+            "min_tokens is 5, expected at most max_tokens, 4");
     REFUSED(bad.n_logprobs = 21, LATHE_E_ARGUMENT, "n_logprobs is 21");
     REFUSED(bad.n_prompt_logprobs = 21, LATHE_E_ARGUMENT, "n_prompt_logprobs is 21");
     char salt[258];

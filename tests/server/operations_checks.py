@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -297,6 +299,26 @@ def check_a_signal_while_the_model_loads(_):
             p.kill()
             p.wait()
             p.stderr.close()
+
+
+def check_open_files(_):
+    """As many connections as are allowed, though the limit of open files was lower; one more hears so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        raise Skip(f"at most {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        s = Server(PROGRAM, MODEL, "--max-connections", "600")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1000), hard))
+    with s:
+        with open(f"/proc/{s.process.pid}/limits") as f:
+            is_(re.search(r"Max open files +(\d+)", f.read()).group(1), "728")
+        held = [s.connect() for _ in range(600)]
+        wait_until(lambda: s.send("GET", "/health").status == 503)
+        for c in held:
+            c.close()
+        wait_until(lambda: s.send("GET", "/health").status == 200)
 
 
 def check_model_lists(_):
