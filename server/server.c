@@ -215,11 +215,6 @@ void server_id(const struct server *s, char out[25])
     out[sizeof byte] = 0;
 }
 
-int64_t server_now(const struct server *s)
-{
-    return s->options.now ? s->options.now() : (int64_t)time(NULL);
-}
-
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 lathe_status server_open(struct server **out, const struct server_options *o, lathe_error *err)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <time.h>
 
 #include "server.h"
 
@@ -45,7 +46,11 @@ struct server {
 
 /* 24 characters of a fresh id. */
 void server_id(const struct server *s, char out[25]);
-int64_t server_now(const struct server *s);
+/* Seconds since 1970. */
+static inline int64_t server_now(const struct server *s)
+{
+    return s->options.now ? s->options.now() : (int64_t)time(NULL);
+}
 const char *server_revision(const struct server *s);
 
 /* Is it the model's id or an alias, what clients append aside? */
