@@ -32,8 +32,7 @@
 /* The delta rule in chunks, on tensor cores: of S, of the differences from v and of what multiplies these, two parts of
  * BF16, 2^-18 of each being lost, as is 2^-18 of a product of two such; a row of o may be several times smaller than the
  * two sums it is made of. */
-#define TOL_DELTA_CHUNKS                                                                           \
-    ((struct op_tol){"TOL_DELTA_CHUNKS", 0x1p-16, 0x1p-12, 1e-30, 0x1p-15})
+#define TOL_DELTA_CHUNKS ((struct op_tol){"TOL_DELTA_CHUNKS", 0x1p-16, 0x1p-12, 1e-30, 0x1p-15})
 /* Attention: a score is off by some 2^-24 of |q| |k|, which changes its weight in proportion; the sums of
  * values and weights are off by as much again, and average out. */
 #define TOL_ATTENTION ((struct op_tol){"TOL_ATTENTION", 0x1p-19, 0x1p-18, 1e-30, 0x1p-20})
