@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2)
     if (n_rows == 0)
         return; /* and so do the others */
     split_of<HD, NT>(&sh->split, a, s, t, n_rows, kv_head, rank, mine, 0, 0, 0);
-    arrive_cluster();
+    arrive_cluster<true>();
     wait_cluster();
 #pragma unroll 1
     for (int query = rank * AT_ONCE + (int)threadIdx.x / LANES; query < n;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2)
         int32_t begin[2], end[2], row = query / a.group;
         splits_seen(a, sight_of(a, s, t + row), begin, end);
         int32_t n0 = end[0] - begin[0];
-        float4 x = merge_cluster<false>(
+        float4 x = merge_cluster(
             &sh->part[query], sums + query * HD + lane * 4, n0 + end[1] - begin[1],
             [&](int i) { return i < n0 ? begin[0] + i : begin[1] + i - n0; });
         bf16 *o = (bf16 *)a.o + (int64_t)(t + row) * a.o_stride +
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2)
         float y[4] = {x.x, x.y, x.z, x.w};
         store_pack<4>(o, y, 4, true);
     }
-    arrive_cluster();
+    arrive_cluster<true>();
     wait_cluster(); /* all have read the sums */
 #endif
 }

@@ -136,15 +136,6 @@ struct conv_product {
     int32_t T, n, groups, width, block;
 };
 
-__device__ __forceinline__ uint4 stream16(const unsigned char *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
 /* Two taps; n a multiple of UNIT, at most MADE_WARPS * MOST_UNITS of them; T <= MADE_ROWS; groups a multiple of
  * MADE_GROUPS, their width of 4; all 16-byte aligned. blockIdx.x: MADE_GROUPS groups, y: their first two rows of w, which the
  * convolution takes, or the other two, which go to delta. Sums are those of linear_mma, in its order. The weights are in
@@ -170,7 +161,7 @@ static __global__ void __launch_bounds__(32 * MADE_WARPS, 1)
 #pragma unroll
                 for (int k = 0; k < UNIT_PIECES; k++)
                     w[i][h][k] =
-                        stream16(from + h * tap + (warp + i * MADE_WARPS) * (UNIT * 2) + k * 16);
+                        load16_stream(from + h * tap + (warp + i * MADE_WARPS) * (UNIT * 2) + k * 16);
     begin_kernel();
 
     const bf16 *x = a.in + (g < a.T ? g : 0) * a.in_stride + quad * (UNIT / 4);

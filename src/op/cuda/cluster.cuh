@@ -4,17 +4,29 @@
 
 #include "op/cuda/kv_tile.cuh"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-/* What was written to shared memory before is there for the others behind wait_cluster. */
-__device__ __forceinline__ void arrive_cluster()
+/* A barrier of the cluster, in two parts so that work can stand between; nothing where there are no clusters. PUBLISH: what
+ * was written to shared memory before is there for the others behind it. */
+template <bool PUBLISH> __device__ __forceinline__ void arrive_cluster()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#if __CUDA_ARCH__ >= 900
+    if (PUBLISH)
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    else
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void wait_cluster()
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
+
+/* Splits that blocks of a cluster merge, at most. */
+enum { CLUSTER_SPLITS = 8 };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
 /* The address of *p in the cluster's block `rank`. */
 __device__ __forceinline__ uint32_t address_in(const void *p, uint32_t rank)
 {
@@ -41,12 +53,9 @@ __device__ __forceinline__ float2 cluster_float2(uint32_t at)
     return x;
 }
 
-/* Splits that blocks of a cluster merge, at most. */
-enum { CLUSTER_SPLITS = 8 };
-
 /* Four dims of a query from n splits, of which split i is in block rank_of(i), at the same place in each: as split_merge
- * adds them, bit for bit. LOG2: maxima are log2 of what weights are multiples of. */
-template <bool LOG2, typename RANK>
+ * adds them, bit for bit. */
+template <typename RANK>
 __device__ __forceinline__ float4 merge_cluster(const float2 *its_part, const float *its_sums,
                                                 int n, RANK rank_of)
 {
@@ -68,7 +77,7 @@ __device__ __forceinline__ float4 merge_cluster(const float2 *its_part, const fl
         sum[i] = 0;
         if (i >= n)
             continue;
-        float y = part[i].x - (top == -INFINITY ? 0.0f : top), w = LOG2 ? exp2f(y) : expf(y);
+        float y = part[i].x - (top == -INFINITY ? 0.0f : top), w = expf(y);
         sum[i] = fmaf(part[i].y, w, 0.0f);
         float4 *to = &acc[i % 4];
         to->x = fmaf(x[i].x, w, to->x);
@@ -83,8 +92,6 @@ __device__ __forceinline__ float4 merge_cluster(const float2 *its_part, const fl
                        ((acc[0].w + acc[1].w) + (acc[2].w + acc[3].w)) / all);
 }
 
-#else
-enum { CLUSTER_SPLITS = 8 };
 #endif
 
 #endif

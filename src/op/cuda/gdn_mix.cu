@@ -6,6 +6,7 @@
  * bits. The blocks of one k head are a cluster: those of a head exchange parts of a norm, and all of them read the same
  * tail of q and k, which is written when they have. Bound by latency, and by instructions: a row's step of all heads
  * takes a fifth of a microsecond. */
+#include "op/cuda/cluster.cuh"
 #include "op/cuda/gated_delta_rule.cuh"
 #include "op/cuda/pack.cuh"
 
@@ -44,38 +45,11 @@ struct places {
 
 /* ---- Clusters -------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ uint32_t in_shared(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-/* A barrier of the cluster, in two parts so that work can stand between. PUBLISH: what was written to shared memory before
- * is there for the others behind it. */
-template <bool PUBLISH> __device__ __forceinline__ void arrive_cluster()
-{
-#if __CUDA_ARCH__ >= 900
-    if (PUBLISH)
-        asm volatile("fence.mbarrier_init.release.cluster;\n\t"
-                     "barrier.cluster.arrive.release.aligned;" ::
-                         : "memory");
-    else
-        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_cluster()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 /* *p of the cluster's block `rank` becomes x, and its barrier hears of it. */
 __device__ __forceinline__ void send(float2 *p, uint64_t *barrier, uint32_t rank, float2 x)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t at, to;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(in_shared(p)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(to)
-                 : "r"(in_shared(barrier)), "r"(rank));
+    const uint32_t at = address_in(p, rank), to = address_in(barrier, rank);
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
                  "[%3];" ::"r"(at),
                  "f"(x.x), "f"(x.y), "r"(to)
@@ -85,16 +59,18 @@ __device__ __forceinline__ void send(float2 *p, uint64_t *barrier, uint32_t rank
 __device__ __forceinline__ void init(uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(in_shared(barrier)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier))
+                 : "memory");
 #endif
 }
 /* Of the next phase. */
 __device__ __forceinline__ void expect(uint64_t *barrier, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(in_shared(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 #endif
 }
 __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity)
@@ -103,7 +79,7 @@ __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity)
     asm volatile("{\n\t.reg .pred done;\n"
                  "again:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
                  "%1;\n\t"
-                 "@!done bra again;\n}" ::"r"(in_shared(barrier)),
+                 "@!done bra again;\n}" ::"r"(shared_address(barrier)),
                  "r"(parity)
                  : "memory");
 #endif
@@ -189,6 +165,9 @@ template <bool FULL> __global__ void __launch_bounds__(THREADS) gdn_mix(mix a)
             norm[e] = a.norm[col + c2 + e];
     if (i == 0)
         init(&p.arrived);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
     arrive_cluster<true>();
     begin_kernel();
 

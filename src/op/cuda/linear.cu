@@ -8,6 +8,7 @@
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
 #include "op/cuda/mma.cuh"
+#include "op/cuda/pack.cuh"
 #include "op/cuda/weight.cuh"
 
 /* ---- Tensor cores -------------------------------------------------------------------------------- */
@@ -38,15 +39,6 @@ struct mma_args {
 template <weight_format_id F> __host__ __device__ constexpr int lane_bytes()
 {
     return F == WF_NVFP4 ? LANE_COLS / 2 : F == WF_BF16 ? LANE_COLS * 2 : LANE_COLS;
-}
-
-__device__ __forceinline__ uint4 load16_stream(const unsigned char *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
 }
 
 /* LANE_COLS activations of one row, as they lie. */

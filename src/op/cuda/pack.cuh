@@ -42,6 +42,16 @@ template <int BYTES> __device__ __forceinline__ void load_words(uint32_t *w, con
     }
 }
 
+/* 16 bytes of weights that are read once. */
+__device__ __forceinline__ uint4 load16_stream(const unsigned char *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
 /* The first `left` of N values at p, 0 for the others. */
 template <int N, typename T>
 __device__ __forceinline__ pack<T, N> load_pack(const T *p, int64_t left, bool wide)
