@@ -2,6 +2,7 @@
  * the slots hold is as if it had never begun; or it goes on for the others, and they say what they say without. */
 #include "engine/engine.h"
 #include "test.h"
+#include "words.h"
 
 enum { CHUNK = 32, SLOTS = 3, CONTEXT = 512 };
 
@@ -157,15 +158,12 @@ static void watch(enum phase phase, uint32_t in, uint32_t beside, int32_t at, ui
 /* A prompt of n tokens, of one of several texts. */
 static lathe_request *begin(lathe_engine *e, int32_t which, int32_t n, int32_t max_tokens)
 {
-    static const char *const word[] = {" the", " a", " of", " and"};
     lathe_request_options o;
     lathe_request *r;
     lathe_error err;
     struct buf text;
     buf_init(&text, 1 << 20);
-    buf_puts(&text, "a");
-    for (int32_t i = 1; i < n; i++)
-        buf_puts(&text, word[(i * (which + 3) + i / 7 + which) % 4]);
+    words_put(&text, which, n);
     lathe_request_options_init(lathe_engine_text(e), false, &o);
     o.text = text.data;
     o.n_text = text.len;
@@ -178,25 +176,10 @@ static lathe_request *begin(lathe_engine *e, int32_t which, int32_t n, int32_t m
     return r;
 }
 
-/* What it said, a heap string. */
-static char *end(lathe_request *r, lathe_event *last)
-{
-    struct buf said;
-    buf_init(&said, 1 << 20);
-    do {
-        lathe_request_next(r, -1, last);
-        if (last->type == LATHE_EVENT_TEXT)
-            buf_append(&said, last->text, last->n_text);
-    } while (last->type != LATHE_EVENT_FINISH);
-    lathe_request_close(r);
-    (void)buf_str(&said);
-    return said.data;
-}
-
 static char *answer(lathe_engine *e, int32_t which, int32_t n, int32_t max_tokens,
                     lathe_event *last)
 {
-    return end(begin(e, which, n, max_tokens), last);
+    return words_said(begin(e, which, n, max_tokens), last);
 }
 
 /* Until the scheduler has nothing to do and touches nothing. */
@@ -286,7 +269,7 @@ static void check_goes_on(lathe_engine *e)
         o.sampling.temperature = 0;
         o.no_prefix_reuse = i == 1;
         CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
-        said[i] = end(r, &last);
+        said[i] = words_said(r, &last);
         CHECK_INT(last.usage.cached_tokens, i == 0 ? n : 0);
     }
     CHECK_STR(said[0], said[1]);
@@ -347,10 +330,10 @@ static void check_beside(const char *spec, enum phase phase)
         rest(e);
         watch(phase, is_prompt ? 1 : 3, is_prompt ? 2 : 3, at, 1);
         lathe_request *a = begin(e, 0, LONG, 60), *b = begin(e, 1, OTHER, 100);
-        char *got = end(b, &last);
+        char *got = words_said(b, &last);
         CHECK_STR(got, want[1]);
         free(got);
-        free(end(a, &last));
+        free(words_said(a, &last));
         CHECK_INT(last.finish, LATHE_FINISH_CANCELLED);
         rest(e);
         CHECK(is_prompt || watched.n_done > at); /* the pass went on */
@@ -390,11 +373,11 @@ TEST(who_waits_or_decodes_ends_within_a_pass_over_another_prompt)
     lathe_request *r[SLOTS + 2];
     for (int32_t i = 0; i < SLOTS + 2; i++)
         r[i] = begin(e, i, i == 0 ? LONG : 20, i == 0 ? 8 : 300);
-    char *got = end(r[0], &last);
+    char *got = words_said(r[0], &last);
     CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
     lathe_request_cancel(r[2]);
     for (int32_t i = 1; i < SLOTS + 2; i++) {
-        free(end(r[i], &last));
+        free(words_said(r[i], &last));
         CHECK_INT(last.finish, LATHE_FINISH_CANCELLED);
     }
     CHECK_STR(got, want);

@@ -1,6 +1,7 @@
 /* Requests with one prompt: it is read once, its state is copied, and each says what it would say on its own. */
 #include "engine/engine.h"
 #include "test.h"
+#include "words.h"
 
 enum { CHUNK = 32, SLOTS = 3, PROMPT = 4 * CHUNK + 9, CONTEXT = 512 };
 
@@ -39,15 +40,12 @@ static lathe_engine *open_nano(const struct kind *k, int32_t n_queue)
 static lathe_request *begin(lathe_engine *e, const struct kind *k, int64_t seed, int32_t n_same,
                             uint64_t like)
 {
-    static const char *const word[] = {" the", " a", " of", " and"};
     lathe_request_options o;
     lathe_request *r;
     lathe_error err;
     struct buf text;
     buf_init(&text, 1 << 16);
-    buf_puts(&text, "a");
-    for (int32_t i = 1; i < PROMPT; i++)
-        buf_puts(&text, word[(i * 3 + i / 7) % 4]);
+    words_put(&text, 0, PROMPT);
     lathe_request_options_init(lathe_engine_text(e), false, &o);
     o.text = text.data;
     o.n_text = text.len;
@@ -63,23 +61,6 @@ static lathe_request *begin(lathe_engine *e, const struct kind *k, int64_t seed,
     CHECK_INT(lathe_request_prompt_tokens(r), PROMPT);
     buf_release(&text);
     return r;
-}
-
-/* What it said, a heap string; its tokens' probabilities are in it where they are asked for. */
-static char *end(lathe_request *r, lathe_event *last)
-{
-    struct buf said;
-    buf_init(&said, 1 << 20);
-    do {
-        lathe_request_next(r, -1, last);
-        if (last->type == LATHE_EVENT_TEXT)
-            buf_append(&said, last->text, last->n_text);
-        else if (last->type == LATHE_EVENT_TOKEN)
-            buf_printf(&said, "[%d %.9g]", (int)last->token.id, (double)last->token.logprob);
-    } while (last->type != LATHE_EVENT_FINISH);
-    lathe_request_close(r);
-    (void)buf_str(&said);
-    return said.data;
 }
 
 static uint64_t prompt_steps(lathe_engine *e)
@@ -111,7 +92,7 @@ static void check_state(lathe_engine *e, int32_t slot)
         o.sampling.temperature = 0;
         o.no_prefix_reuse = k == 1;
         CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
-        said[k] = end(r, &last);
+        said[k] = words_said(r, &last);
         CHECK_INT(last.usage.cached_tokens, k == 0 ? n : 0);
     }
     CHECK_STR(said[0], said[1]);
@@ -127,7 +108,7 @@ static void check(const struct kind *k, int32_t gone)
     lathe_request *r[SLOTS];
     char *want[SLOTS], *got;
     for (int32_t i = 0; i < SLOTS; i++)
-        want[i] = end(begin(e, k, 7 + i, 0, 0), &last);
+        want[i] = words_said(begin(e, k, 7 + i, 0, 0), &last);
     CHECK(strcmp(want[0], want[1]) != 0 || k->temperature == 0);
     uint64_t before = prompt_steps(e);
     r[0] = begin(e, k, 7, SLOTS - 1, 0);
@@ -140,7 +121,7 @@ static void check(const struct kind *k, int32_t gone)
         lathe_request_cancel(r[gone]);
     }
     for (int32_t i = 0; i < SLOTS; i++) {
-        got = end(r[i], &last);
+        got = words_said(r[i], &last);
         CHECK_INT(last.finish, i == gone ? LATHE_FINISH_CANCELLED : LATHE_FINISH_LENGTH);
         if (i != gone)
             CHECK_STR(got, want[i]);
@@ -186,8 +167,8 @@ TEST(other_numbers)
     lathe_request_options o;
     lathe_request *other;
     lathe_error err;
-    char *want = end(begin(e, &kinds[0], 3, 0, 0), &last);
-    char *got = end(begin(e, &kinds[0], 3, 0, 1000), &last);
+    char *want = words_said(begin(e, &kinds[0], 3, 0, 0), &last);
+    char *got = words_said(begin(e, &kinds[0], 3, 0, 1000), &last);
     CHECK_STR(got, want);
     free(got);
     lathe_request_options_init(lathe_engine_text(e), false, &o);
@@ -197,14 +178,14 @@ TEST(other_numbers)
     o.ignore_eos = true;
     o.n_same = 1;
     CHECK_OK(lathe_request_submit(e, &o, &other, &err), &err);
-    got = end(begin(e, &kinds[0], 3, 0, 0), &last);
+    got = words_said(begin(e, &kinds[0], 3, 0, 0), &last);
     CHECK_STR(got, want);
     free(got);
-    got = end(begin(e, &kinds[0], 3, 0, lathe_request_number(other)), &last);
+    got = words_said(begin(e, &kinds[0], 3, 0, lathe_request_number(other)), &last);
     CHECK_STR(got, want);
     free(got);
     free(want);
-    free(end(other, &last));
+    free(words_said(other, &last));
     CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
     o.n_same = SLOTS;
     CHECK_ERR(lathe_request_submit(e, &o, &other, &err), &err, LATHE_E_ARGUMENT, "n_same is 3");
@@ -231,10 +212,10 @@ TEST(a_full_queue)
         r[i] = begin(e, &kinds[0], 7 + i, 0, lathe_request_number(r[0]));
     for (int32_t i = 0; i < SLOTS - 1; i++) {
         lathe_request_cancel(long_one[i]);
-        free(end(long_one[i], &last));
+        free(words_said(long_one[i], &last));
     }
     for (int32_t i = 0; i < SLOTS; i++) {
-        free(end(r[i], &last));
+        free(words_said(r[i], &last));
         CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
         CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
     }
@@ -261,18 +242,18 @@ TEST(one_in_the_queue_goes_away)
             r[i] = begin(e, &kinds[0], 7 + i, 0, lathe_request_number(r[0]));
             if (i == gone) {
                 lathe_request_cancel(r[i]);
-                free(end(r[i], &last));
+                free(words_said(r[i], &last));
                 CHECK_INT(last.finish, LATHE_FINISH_CANCELLED);
             }
         }
         for (int32_t i = 0; i < SLOTS; i++) {
             lathe_request_cancel(long_one[i]);
-            free(end(long_one[i], &last));
+            free(words_said(long_one[i], &last));
         }
         for (int32_t i = 0; i < SLOTS; i++) {
             if (i == gone)
                 continue;
-            free(end(r[i], &last));
+            free(words_said(r[i], &last));
             CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
             CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
         }
