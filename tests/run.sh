@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the test programs named as arguments, TEST_JOBS (2) at a time, and adds up their closing lines. A program that dies
 # without one counts as one failure. Prints only failures and skips, then the sum. $RUN goes before
-# each: an emulator.
+# each: an emulator. $SKIPS is a file of what may be skipped (tests/skips.txt): any other skip is a failure.
 if [ "$1" = --one ]; then
     # One program: its report, and a file with its sums.
     t=$3
@@ -14,6 +14,17 @@ if [ "$1" = --one ]; then
     fi
     p=${line%% passed*} f=${line#*passed, } s=${line#*failed, }
     f=${f%% failed*} s=${s%% skipped*}
+    if [ -n "$SKIPS" ] && [ "$s" -ne 0 ]; then
+        allowed=$(printf '%s\n' "$out" | sed -n 's/^skip //p' | grep -axcE -f "$SKIPS")
+        out=$(printf '%s\n' "$out" | while IFS= read -r report; do
+            case $report in
+            "skip "*) printf '%s\n' "${report#skip }" | grep -aqxE -f "$SKIPS" || report="FAIL ${report#skip } (not in $SKIPS)" ;;
+            esac
+            printf '%s\n' "$report"
+        done)
+        f=$((f + s - allowed)) s=$allowed
+        line="$p passed, $f failed, $s skipped"
+    fi
     if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then
         printf '%s\nFAIL %s: ended with status %d\n' "$out" "$t" "$rc"
         f=1
