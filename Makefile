@@ -125,7 +125,7 @@ $B/libserver.a: $(SERVER_OBJ)
 $B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 # Over the fake engine, which comes before the library's.
-FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking test_replay test_requests test_cuts test_responses test_unsupported test_hints)
+FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking test_replay test_requests test_cuts test_responses test_unsupported test_hints test_spellings)
 $(FAKE_TESTS): $B/tests/server/fake_engine.o $B/tests/server/rig.o
 $B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/server/fake_engine.o $B/libserver.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls -lzstd $(LDLIBS)

@@ -477,7 +477,9 @@ static bool put_item(struct reader *r, const char *path, const json_t *item)
                             "%s: another server's compacted history cannot be read; send the items "
                             "themselves",
                             path);
-    return refuse_field(r->failure, BAD_VALUE, path, "%s.type: '%.40s' is no type of item", path,
+    char param[100];
+    (void)snprintf(param, sizeof param, "%s.type", path);
+    return refuse_field(r->failure, BAD_VALUE, param, "%s: '%.40s' is no type of item", param,
                         type);
 }
 

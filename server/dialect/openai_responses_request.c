@@ -142,10 +142,11 @@ static bool read_visibility(struct exchange *x, const struct fields *f, struct r
         !field_text(&r, "summary", summary, &n) || !field_bool(&r, "exclude", &exclude) ||
         !field_bool(f, "include_reasoning", &include))
         return false;
+    const char *name =
+        field_value(&r, "summary") ? "reasoning.summary" : "reasoning.generate_summary";
     if (*summary && !is_among(*summary, words, 4))
-        return refuse_field(f->failure, BAD_VALUE, "reasoning.summary",
-                            "reasoning.summary: '%.40s' is none of auto, concise, detailed, none",
-                            *summary);
+        return refuse_field(f->failure, BAD_VALUE, name,
+                            "%s: '%.40s' is none of auto, concise, detailed, none", name, *summary);
     int shown = (int)x->server->options.responses_reasoning;
     if (shown == RESPONSES_REASONING_ASKED)
         shown = *summary && strcmp(*summary, "none") != 0 ? RESPONSES_REASONING_SUMMARY
