@@ -356,7 +356,7 @@ TEST(refusals)
         {"\"input\":[{\"type\":\"reasoning\",\"summary\":[]}]", "input", "invalid_value"},
         {"\"input\":1", "input", "invalid_type"},
         {"\"input\":[1]", "input[0]", "invalid_type"},
-        {"\"input\":[{\"type\":\"poem\"}]", "input[0]", "invalid_value"},
+        {"\"input\":[{\"type\":\"poem\"}]", "input[0].type", "invalid_value"},
         {"\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"x\"}]", "input[0]",
          "unsupported_value"},
         {"\"input\":[{\"role\":\"function\",\"content\":\"a\"}]", "input[0].role", "invalid_value"},
