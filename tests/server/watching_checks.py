@@ -92,6 +92,16 @@ def open_stream(s, body):
     return c
 
 
+def read_stream(c):
+    """Up to its end."""
+    data = b""
+    while b"data: [DONE]" not in data:
+        piece = c.recv(65536)
+        is_(bool(piece), True)
+        data += piece
+    return data
+
+
 # ---- Metrics
 
 
@@ -112,8 +122,7 @@ def check_counts(_):
         is_(value(before, "vllm:cache_config_info", block_size="64", num_gpu_blocks="64"), 1)
         a = s.send("POST", CHAT, ask(surprise=1)).json
         with open_stream(s, ask("another")) as c:
-            while b"[DONE]" not in c.recv(65536):
-                pass
+            read_stream(c)
         is_(s.send("POST", CHAT, {"messages": 1}).status, 400)
         is_(s.send("POST", "/v1/messages", {"messages": []}).status, 400)
         wait_until(lambda: value(read_metrics(s)[0], "vllm:e2e_request_latency_seconds_count") == 2)
@@ -140,6 +149,43 @@ def check_counts(_):
         for key, number in before.items():
             if re.search("(_total|_count|_sum|_bucket)$", key[0]):
                 is_((key, m[key] >= number), (key, True))
+
+
+def check_choices_have_one_prompt(_):
+    """Of n answers the prompt is computed in one pass of the model, and counted once."""
+    text, passes, before = " ".join(f"word {i}" for i in range(120)), [], {}
+    rows = [(CHAT, 1, False), (CHAT, 4, False), (CHAT, 3, True), ("/v1/completions", 4, False)]
+    with start("--slots", "4", "--spec", "none") as s:
+        for i, (path, n, stream) in enumerate(rows):
+            body = ask(f"{i} {text}", n=n, max_tokens=9, stream=stream, stream_options={"include_usage": True})
+            if path != CHAT:
+                body["prompt"] = body.pop("messages")[0]["content"]
+            if stream:
+                with open_stream(s, body) as c:
+                    streamed = read_stream(c)
+            else:
+                a = s.send("POST", path, body)
+                is_(a.status, 200)
+            wait_until(lambda: value(read_metrics(s)[0], "vllm:e2e_request_latency_seconds_count") == i + 1)
+            m, _ = read_metrics(s)
+            new = {k: v - before.get(k, 0) for k, v in m.items()}
+            before = m
+            prompt = value(new, "vllm:request_prompt_tokens_sum")
+            is_(prompt > 400, True)
+            # Tokens of the model's passes: the prompt's, and of each answer all but the last.
+            is_(value(new, "vllm:iteration_tokens_total_sum"), prompt + n * 8)
+            passes.append(value(new, "lathe_step_seconds_count", kind="prefill"))
+            is_(value(new, "vllm:prefix_cache_queries_total"), n * prompt)
+            is_(value(new, "vllm:prefix_cache_hits_total"), (n - 1) * prompt)
+            is_(value(new, "vllm:request_generation_tokens_sum"), n * 9)
+            if stream:
+                is_(b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,' % (prompt, n * 9) in streamed, True)
+            else:
+                is_(len(a.json["choices"]), n)
+                usage, timings = a.json["usage"], a.json["timings"]
+                is_((usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]), (prompt, n * 9, prompt + n * 9))
+                is_((timings["prompt_n"], timings["cache_n"], timings["predicted_n"]), (prompt, 0, n * 9))
+    is_(len(set(passes[:3])), 1)
 
 
 def check_load(_):
