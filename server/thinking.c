@@ -74,10 +74,14 @@ bool thinking_object(const struct fields *f, struct chat *c)
     if (!fields_inner(f, "thinking", "thinking.", &in) || !field_text(&in, "type", &type, &n) ||
         !field_text(&in, "display", &display, &n) || !thinking_budget(&in, "budget_tokens", c))
         return false;
+    /* Nobody condenses thinking here: every display but omitted is the thinking itself. */
     c->omits_thinking = strcmp(display, "omitted") == 0;
-    if (!c->omits_thinking && strcmp(display, "summarized") != 0)
-        return refuse_field(f->failure, BAD_VALUE, "thinking.display",
-                            "thinking.display: '%.40s' is none of summarized, omitted", display);
+    if (!c->omits_thinking && strcmp(display, "summarized") != 0 &&
+        strcmp(display, "updates") != 0 && strcmp(display, "highlights") != 0)
+        return refuse_field(
+            f->failure, BAD_VALUE, "thinking.display",
+            "thinking.display: '%.40s' is none of summarized, updates, highlights, omitted",
+            display);
     if (!type)
         return true;
     bool is_on = strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0 ||

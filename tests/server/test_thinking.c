@@ -205,6 +205,14 @@ TEST(where_reasoning_goes)
                 "}",
                 "\"signature\":\"\"}}\n\nevent: content_block_delta\ndata: {\"type\":"
                 "\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"signature_delta\"");
+    static const char *const shown[] = {"summarized", "updates", "highlights"};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"thinking\":{\"type\":\"adaptive\",\"display\":\"%s\"}," ASK "}", shown[i]);
+        check_reply(&r, messages, body,
+                    "{\"type\":\"thinking\",\"thinking\":\"why not\",\"signature\":\"");
+    }
     close_rig(&r);
     so.reasoning_field = FIELD_REASONING | FIELD_REASONING_CONTENT;
     open_rig(&r, &so);
