@@ -188,6 +188,31 @@ def check_choices_have_one_prompt(_):
     is_(len(set(passes[:3])), 1)
 
 
+def check_a_round_is_one_event(_):
+    """Tokens that were drafted and kept come together, in every dialect."""
+    rows = {CHAT: ("messages", b'"delta":{"'), "/v1/completions": ("prompt", b'"text":"'), "/v1/responses": ("input", b'.delta"'), "/v1/messages": ("messages", b'"type":"content_block_delta"')}
+    with start() as s:
+        before, _ = read_metrics(s)
+        for i, (path, (field, delta)) in enumerate(rows.items()):
+            text = "Tell me a story about a fox and a dog."
+            body = {field: [{"role": "user", "content": text}] if field == "messages" else text, "temperature": 0, "ignore_eos": True}
+            body["max_output_tokens" if field == "input" else "max_tokens"] = 120
+            body["stream"] = True
+            data = json.dumps(body).encode()
+            got = b""
+            with s.connect() as c:
+                c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+                while piece := c.recv(65536):
+                    got += piece
+            wait_until(lambda: value(read_metrics(s)[0], "vllm:e2e_request_latency_seconds_count") == i + 1)
+            m, _ = read_metrics(s)
+            new = {k: v - before.get(k, 0) for k, v in m.items()}
+            before = m
+            rounds, kept = value(new, "lathe_round_tokens_count"), value(new, "vllm:spec_decode_num_accepted_tokens_total")
+            # One more where the reasoning ends, and for what is said at the beginning and the end.
+            is_((path, kept > 10, got.count(delta) <= rounds + 4), (path, True, True))
+
+
 def check_load(_):
     """Waiting and running requests, a client that goes away, and a full queue."""
     with start("--max-queue", "1") as s:
