@@ -132,6 +132,9 @@ WRAPPED := send sendmsg write sem_clockwait sem_post poll recv read nanosleep pt
 $B/tests/server/test_cost: TEST_LDFLAGS := $(WRAPPED:%=-Wl,--wrap=%)
 $B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/server/fake_engine.o $B/libserver.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
+# `lathe serve` over a device that fails when a test wants it.
+$B/tests/server/failing_lathe: $B/tests/server/failing_lathe.o $(filter-out $B/cli/main.o,$(CLI_OBJ)) $B/libserver.a $B/libcore.a
+	$(CC) $(LDFLAGS) -o $@ $^ -Wl,--wrap=lathe_engine_open -ledit -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^
@@ -178,8 +181,8 @@ $B/%.cu.o: %.cu
 build/npm/installed: tests/oracle/package.json tests/oracle/package-lock.json
 	@sh tests/oracle/install.sh build/npm
 
-check: $(TESTS) $B/lathe $B/bench/load $B/tests/server/scripted_server layers build/npm/installed
-	@LATHE=$B/lathe SCRIPTED_SERVER=$B/tests/server/scripted_server sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
+check: $(TESTS) $B/lathe $B/bench/load $B/tests/server/scripted_server $B/tests/server/failing_lathe layers build/npm/installed
+	@LATHE=$B/lathe SCRIPTED_SERVER=$B/tests/server/scripted_server FAILING_LATHE=$B/tests/server/failing_lathe sh tests/run.sh $(TESTS) $(TEST_SCRIPTS)
 
 # Speculation against plain decoding on all 500 prompts, every K, one and two threads: an hour with -j2.
 check-spec: $(SPEC_RUNS)

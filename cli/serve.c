@@ -1,4 +1,5 @@
 /* lathe serve: the HTTP server. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,7 +13,9 @@
 #endif
 
 #include "args.h"
+#include "base/clock.h"
 #include "cli.h"
+#include "server/restart.h"
 #include "server/server.h"
 
 static const char help[] =
@@ -54,6 +57,7 @@ static const char help[] =
     "  --trace-text           with what was said, and the tokens\n"
     "  --drain-delay S        at the end, not ready but serving (0)\n"
     "  --drain-timeout S      then, for what still runs (30)\n"
+    "  --on-device-loss restart|exit   what a device that failed leads to (restart)\n"
     "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
     "  --body-timeout S       (300)  --json-keepalive S  (240; 0: none)\n"
     "  --log text|json|off\n"
@@ -78,7 +82,7 @@ struct serve {
         drain_delay;
     int64_t default_max_tokens, max_calls;
     bool always_usage;
-    const char *prefill, *late_system, *tool_choice_none, *billing_header;
+    const char *prefill, *late_system, *tool_choice_none, *billing_header, *on_device_loss;
     bool strict_model, log_bodies, metrics_auth, debug_routes, trace_text;
     int64_t trace_size;
     const char *trace;
@@ -87,6 +91,7 @@ struct serve {
         *split_think, *restore_reasoning, *repair_arguments;
     struct option_list key, key_file, allowed_host, cors_origin, alias;
     struct server *server;
+    struct restart restart;
 };
 
 static void add_options(struct serve *v)
@@ -112,6 +117,7 @@ static void add_options(struct serve *v)
     option_word(o, "--late-system", NULL, &v->late_system, "merge|inline|error");
     option_word(o, "--tool-choice-none", NULL, &v->tool_choice_none, "omit|keep");
     option_word(o, "--billing-header", NULL, &v->billing_header, "strip|keep");
+    option_word(o, "--on-device-loss", NULL, &v->on_device_loss, "restart|exit");
     option_word(o, "--unknown-fields", NULL, &v->unknown, "warn|error");
     option_word(o, "--log", NULL, &v->log, "text|json|off");
     option_word(o, "--responses-reasoning", NULL, &v->responses_reasoning,
@@ -265,12 +271,18 @@ static void fill(struct serve *v, struct server_options *o)
     o->max_connections = (int32_t)v->max_connections;
     o->n_responses = (int32_t)v->responses_store;
     o->responses_reasoning = reasoning_of(v->responses_reasoning);
+    v->restart.listener.path = listen_path(v->host);
+    o->listener = v->restart.listener.fd >= 0 ? &v->restart.listener : NULL;
+    o->n_device_losses = v->restart.n_losses;
 }
 
 /* ---- Signals: taken by one thread, which ends the process at the second that should end it -- */
 
+enum { LOOK_MS = 250 }; /* how often the device is looked at */
+
 struct signals {
     sigset_t set;
+    pthread_t thread;
     int pipe[2]; /* 'h' at a SIGHUP, 'e' at the first that should end the process */
     _Atomic(bool) must_end;
 };
@@ -292,25 +304,37 @@ static void *take_signals(void *arg)
 /* Before any other thread is started, so that all of them leave the signals to this one. */
 static lathe_status signals_begin(struct signals *s, lathe_error *err)
 {
-    pthread_t thread;
     (void)signal(SIGPIPE, SIG_IGN);
     (void)sigemptyset(&s->set);
     (void)sigaddset(&s->set, SIGTERM);
     (void)sigaddset(&s->set, SIGINT);
     (void)sigaddset(&s->set, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, &s->set, NULL);
-    if (pipe(s->pipe) != 0 || pthread_create(&thread, NULL, take_signals, s) != 0)
+    if (pipe(s->pipe) != 0 || pthread_create(&s->thread, NULL, take_signals, s) != 0)
         return fail(err, LATHE_E_MEMORY, "cannot wait for signals");
-    (void)pthread_detach(thread);
     return LATHE_OK;
 }
 
-/* Until the process should end. */
-static void signals_wait(const struct signals *s, struct server *server)
+/* Until the process should end: true; false: the device has failed, *why says how. */
+static bool signals_wait(const struct signals *s, struct server *server, lathe_error *why)
 {
-    for (char byte = 0; byte != 'e';)
-        if (read(s->pipe[0], &byte, 1) == 1 && byte == 'h')
+    struct pollfd p = {.fd = s->pipe[0], .events = POLLIN};
+    char byte;
+    while (!atomic_load(&s->must_end)) {
+        if (poll(&p, 1, LOOK_MS) > 0 && read(s->pipe[0], &byte, 1) == 1 && byte == 'h')
             server_reload(server);
+        if (!atomic_load(&s->must_end) && server_has_failed(server, why))
+            return false;
+    }
+    return true;
+}
+
+/* Signals are taken no more, and wait for who takes them next. Was there one that should end the process? */
+static bool signals_leave(struct signals *s)
+{
+    (void)pthread_cancel(s->thread);
+    (void)pthread_join(s->thread, NULL);
+    return atomic_load(&s->must_end);
 }
 
 /* ---- Serving -------------------------------------------------------------------------------- */
@@ -375,6 +399,38 @@ static void allow_files(const struct serve *v)
             (unsigned long long)want);
 }
 
+enum { LAST_ANSWERS_MS = 5000 }; /* for the errors that end what ran on a device that failed */
+
+/* The device has failed, and may be lost to this process for good: with NVIDIA's driver 580 it is. A program that is executed
+ * anew has it again. What the engine has is not given back call by call, of which each could hang: the execution ends the
+ * engine's thread, and the driver then frees everything. Returns if the server is to end. */
+static lathe_status start_again(struct serve *v, struct signals *signals, lathe_error *err)
+{
+    bool many = !restart_note_loss(&v->restart, clock_whole_ms() / 1000);
+    bool ends = is_word(v->on_device_loss, "exit") || many;
+    lathe_error lost = *err;
+    fprintf(stderr, "lathe: %s\n", lost.message);
+    if (!ends) {
+        fprintf(stderr, "lathe: starting again\n");
+        server_give_socket(v->server, &v->restart.listener);
+    }
+    server_drain(v->server, 0, LAST_ANSWERS_MS);
+    server_close(v->server);
+    v->server = NULL;
+    if (ends)
+        return fail(err, LATHE_E_DEVICE, "%s",
+                    many ? "ending, since devices failed too often in the last hour"
+                         : "ending, since the device failed (--on-device-loss)");
+    lathe_status st = LATHE_OK;
+    if (signals_leave(signals))
+        fprintf(stderr, "lathe: shutting down\n");
+    else
+        st = restart_execute(&v->restart, err);
+    listen_remove(&v->restart.listener);
+    (void)close(v->restart.listener.fd);
+    return st;
+}
+
 static lathe_status serve(struct serve *v, lathe_error *err)
 {
     static struct signals signals;
@@ -382,23 +438,28 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     lathe_engine_options eo;
     lathe_memory_plan plan;
     lathe_engine *engine = NULL;
+    lathe_status st = restart_read(&v->restart, err);
+    if (st)
+        return st;
     fill(v, &so);
     engine_args_fill(&v->engine, &eo);
     eo.n_slots = (int32_t)v->slots;
     eo.n_queue = (int32_t)v->queue;
     eo.turn_memory = (uint64_t)v->turn_memory << 20;
-    lathe_status st = signals_begin(&signals, err);
+    st = signals_begin(&signals, err);
     if (!st)
         st = lathe_plan(&eo, &plan, err);
     if (v->engine.plan || (st == LATHE_E_MEMORY && plan.total))
         engine_args_print_plan(&eo);
-    if (st)
+    if (!st) {
+        so.n_ctx = plan.n_ctx;
+        allow_files(v);
+        st = server_open(&v->server, &so, err);
+    }
+    if (st) {
+        listen_remove(&v->restart.listener);
         return st;
-    so.n_ctx = plan.n_ctx;
-    allow_files(v);
-    st = server_open(&v->server, &so, err);
-    if (st)
-        return st;
+    }
     if (!is_loopback(v->host) && !server_has_key(v->server) && v->debug_routes) {
         server_close(v->server);
         return fail(err, LATHE_E_ARGUMENT,
@@ -420,9 +481,12 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     } else if (!st) {
         server_ready(v->server, engine);
         tell_address(v);
-        signals_wait(&signals, v->server);
-        fprintf(stderr, "lathe: shutting down\n");
-        server_drain(v->server, v->drain_delay * 1000, v->drain_timeout * 1000);
+        if (signals_wait(&signals, v->server, err)) {
+            fprintf(stderr, "lathe: shutting down\n");
+            server_drain(v->server, v->drain_delay * 1000, v->drain_timeout * 1000);
+        } else {
+            st = start_again(v, &signals, err);
+        }
     }
     server_close(v->server);
     lathe_engine_close(engine);

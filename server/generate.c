@@ -305,7 +305,7 @@ static void add_usage(lathe_usage *sum, const lathe_usage *u, bool is_first_of_p
 static void note_failure(struct run *r, const lathe_error *err)
 {
     if (err->status == LATHE_E_DEVICE)
-        atomic_store(&r->x->server->has_failed, true);
+        server_note_failure(r->x->server, err);
 }
 
 static bool judge(struct run *r, const lathe_event *last)

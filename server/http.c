@@ -1027,8 +1027,11 @@ lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
     (void)pthread_mutex_init(&h->lock, NULL);
     (void)pthread_cond_init(&h->idle, NULL);
     (void)pthread_cond_init(&h->turn, NULL);
-    lathe_status st = h->polled ? listen_open(&h->listener, s->options.host, s->options.port, err)
-                                : fail_memory(err, most * sizeof *h->polled);
+    lathe_status st = h->polled ? LATHE_OK : fail_memory(err, most * sizeof *h->polled);
+    if (!st && s->options.listener)
+        h->listener = *s->options.listener;
+    else if (!st)
+        st = listen_open(&h->listener, s->options.host, s->options.port, err);
     h->port = listen_port(&h->listener);
     if (!st)
         st = start(h, err);
@@ -1066,6 +1069,13 @@ static void until_in(struct timespec *t, int64_t ms)
         t->tv_sec++;
         t->tv_nsec -= 1000000000L;
     }
+}
+
+void http_give_socket(struct http *h, struct listener *out)
+{
+    (void)MHD_quiesce_daemon(h->daemon);
+    *out = h->listener;
+    h->listener = (struct listener){.fd = -1};
 }
 
 void http_drain(struct http *h, int64_t timeout_ms)

@@ -322,6 +322,10 @@ static void put_build(struct page *p, const struct server *s, const lathe_activi
     sample(p, "lathe_build_info", labels, 1);
     single(p, "lathe_ready", "gauge", "1 where /ready is 200",
            phase == PHASE_READY && !atomic_load(&s->has_failed));
+    single(
+        p, "lathe_device_losses_total", "counter",
+        "Failures of the device in this process, those before its program started again included",
+        (double)s->options.n_device_losses + atomic_load(&s->has_failed));
     family(p, "lathe_slots", "gauge", "Slots by what they do");
     int32_t n = s->options.n_slots;
     labelled(p, "lathe_slots", "state", "free", n - a->n_prefill - a->n_decode);

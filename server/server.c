@@ -325,6 +325,28 @@ void server_progress(struct server *s, double share)
     atomic_store(&s->progress, (int)(share * 1000));
 }
 
+bool server_has_failed(struct server *s, lathe_error *why)
+{
+    lathe_activity a;
+    /* It may have failed under a request of which nobody wanted to know any more. */
+    if (!atomic_load(&s->has_failed) && s->engine) {
+        lathe_engine_activity(s->engine, &a, NULL, 0);
+        if (a.has_failed) {
+            (void)fail(why, LATHE_E_DEVICE, "the device failed");
+            server_note_failure(s, why);
+        }
+    }
+    if (!atomic_load(&s->has_failed))
+        return false;
+    *why = s->device_error;
+    return true;
+}
+
+void server_give_socket(struct server *s, struct listener *out)
+{
+    http_give_socket(s->http, out);
+}
+
 void server_drain(struct server *s, int64_t delay_ms, int64_t timeout_ms)
 {
     const struct timespec delay = {.tv_sec = (time_t)(delay_ms / 1000),

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "guard.h"
+#include "listen.h"
 
 struct server;
 
@@ -77,6 +78,9 @@ struct server_options {
     bool log_bodies;        /* the lines have the bodies of requests */
     int32_t body_timeout_s; /* of all of a request's body, however its bytes come */
     const char *revision;   /* of the source that the program was built from; NULL: "unknown" */
+    /* A socket of this host and port that listens already; NULL: one is opened. */
+    const struct listener *listener;
+    uint64_t n_device_losses; /* in this process, before this server */
     /* For tests: seconds since 1970, 24 characters that no other id has, and what replies have as the fingerprint. NULL: the
      * clock, random ones, and that of program and weights. */
     int64_t (*now)(void);
@@ -97,6 +101,10 @@ void server_reload(struct server *s);
 void server_ready(struct server *s, lathe_engine *engine);
 /* The share of the model that is loaded, 0..1. */
 void server_progress(struct server *s, double share);
+/* Has the engine's device failed, so that nothing can be served any more? *why gets the first error. */
+bool server_has_failed(struct server *s, lathe_error *why);
+/* Takes no more connections, before server_drain: those that are made wait in the socket, which is the caller's. */
+void server_give_socket(struct server *s, struct listener *out);
 /* Says that it is not ready, and after delay_ms takes no new work; waits up to timeout_ms for what runs, then ends it with
  * an error. */
 void server_drain(struct server *s, int64_t delay_ms, int64_t timeout_ms);

@@ -20,7 +20,7 @@ struct answers;
 struct store;
 struct server {
     struct server_options options;
-    pthread_mutex_t lock; /* of the keys */
+    pthread_mutex_t lock; /* of the keys, and of writing device_error */
     struct keys *keys;
     _Atomic(int) log_level; /* enum log_level */
     struct log *log;
@@ -32,7 +32,8 @@ struct server {
     struct answers *answers;
     struct store *store;      /* of responses */
     _Atomic(int) phase;       /* enum phase */
-    _Atomic(bool) has_failed; /* the engine's device: nothing can be served any more */
+    lathe_error device_error; /* of the engine's device; written once, before has_failed */
+    _Atomic(bool) has_failed; /* the device: nothing can be served any more */
     _Atomic(int) progress;    /* of loading, 0..1000 */
     _Atomic(size_t) bodies;   /* bytes of bodies in flight */
     lathe_engine *engine;     /* set before PHASE_READY, and then constant */
@@ -60,8 +61,20 @@ bool server_has_model(const struct server *s, const char *name);
 bool server_knows_key(struct server *s, const char *authorization, const char *x_api_key,
                       struct owner *owner);
 
+/* The engine's device has failed: the first error is kept. Any thread. */
+static inline void server_note_failure(struct server *s, const lathe_error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    if (!atomic_load(&s->has_failed))
+        s->device_error = *err;
+    atomic_store(&s->has_failed, true);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Listening and connections: http.c. */
 lathe_status http_open(struct http **h, struct server *s, lathe_error *err);
+/* Takes no more connections; the socket is the caller's. */
+void http_give_socket(struct http *h, struct listener *out);
 int32_t http_port(const struct http *h);
 /* Waits until nothing runs any more, or for timeout_ms; then stream_must_end is true. */
 void http_drain(struct http *h, int64_t timeout_ms);

@@ -38,7 +38,7 @@ typedef enum lathe_status {
     LATHE_E_NUMERIC,     /* NaN or infinity where a finite number is needed */
     LATHE_E_CANCELLED,   /* lathe_request_cancel, or the engine closed */
     LATHE_E_BUSY,        /* no room for another request now */
-    LATHE_E_DEVICE,      /* the accelerator failed; reopen the engine, else the process */
+    LATHE_E_DEVICE,      /* the accelerator failed: see lathe_engine_open */
 } lathe_status;
 
 typedef struct lathe_error {
@@ -268,6 +268,13 @@ typedef struct lathe_memory_plan { /* bytes */
 lathe_status lathe_plan(const lathe_engine_options *o, lathe_memory_plan *out, lathe_error *err);
 
 typedef struct lathe_engine lathe_engine;
+/* LATHE_E_DEVICE: there is no such device, or it cannot be used; *err says why.
+ *
+ * A device that fails under an engine ends all its requests with LATHE_E_DEVICE, refuses those that come later with the same
+ * sentence, and shows in lathe_activity.has_failed. Nothing runs any more in the engine, and in others of the process on that
+ * device. When the last of them is closed, the device is reset, and engines can be opened again if the driver agrees. NVIDIA's 580 does not: then
+ * every lathe_engine_open of the process is LATHE_E_DEVICE with "start the program again". Such a process must be
+ * replaced, by another or by executing a program itself (execve). */
 lathe_status lathe_engine_open(lathe_engine **engine, const lathe_engine_options *o,
                                lathe_error *err);
 /* Ends what runs, also a lathe_score in another thread, as cancelled, and waits for it. Requests that are

@@ -84,9 +84,11 @@ TEST(a_device_that_failed_makes_the_server_unhealthy)
 {
     static const char *const probe[] = {"/livez", "/ping", "/health", "/ready"};
     struct rig r;
+    lathe_error err;
     char script[80];
     for (int at_submission = 0; at_submission < 2; at_submission++) {
         open_rig(&r, NULL);
+        CHECK(!server_has_failed(r.server, &err));
         for (int i = 0; i < 4; i++)
             check_get(&r, probe[i], 200, "{\"status\":\"ok\"}");
         snprintf(script, sizeof script, "%s %d the device is gone\n",
@@ -102,8 +104,31 @@ TEST(a_device_that_failed_makes_the_server_unhealthy)
             check_get(&r, probe[i], 503, "{\"status\":\"error\"}");
         check_get(&r, "/api/hello", 200, "ok");
         check_get(&r, "/v1/models", 200, "nano");
+        check_get(&r, "/metrics", 200, "lathe_device_losses_total{model_name=\"nano\"} 1\n");
+        CHECK(server_has_failed(r.server, &err));
+        CHECK_INT(err.status, LATHE_E_DEVICE);
+        CHECK_STR(err.message, "the device is gone");
         close_rig(&r);
     }
+}
+
+TEST(a_device_that_failed_under_nobody)
+{
+    const lathe_slot_info idle[FAKE_SLOTS] = {{0}};
+    const lathe_activity failed = {.has_failed = true};
+    struct server_options o;
+    struct rig r;
+    lathe_error err;
+    server_options_init(&o);
+    o.n_device_losses = 2;
+    open_rig(&r, &o);
+    check_get(&r, "/metrics", 200, "lathe_device_losses_total{model_name=\"nano\"} 2\n");
+    fake_engine_activity(r.engine, &failed, idle);
+    CHECK(server_has_failed(r.server, &err));
+    CHECK_STR(err.message, "the device failed");
+    check_get(&r, "/livez", 503, "error");
+    check_get(&r, "/metrics", 200, "lathe_device_losses_total{model_name=\"nano\"} 3\n");
+    close_rig(&r);
 }
 
 static void *drain(void *arg)

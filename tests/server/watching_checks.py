@@ -24,7 +24,7 @@ spec_decode_num_accepted_tokens spec_decode_num_accepted_tokens_per_pos time_to_
 inter_token_latency_seconds time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
 request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_prompt_tokens
 request_generation_tokens iteration_tokens_total""".split()
-OWN = """build_info ready slots requests_waiting requests_running kv_pages memory_bytes requests tool_calls cache_miss queue_rejected disconnect unknown_field
+OWN = """build_info ready device_losses slots requests_waiting requests_running kv_pages memory_bytes requests tool_calls cache_miss queue_rejected disconnect unknown_field
 reasoning_tokens eos_in_think forced_think_close step_seconds round_tokens drafts""".split()
 
 
