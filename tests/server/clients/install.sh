@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the clients that the server is tested with into build/clients, from npm, at the versions of package-lock.json.
-# 800 MB: `make check` does without them and skips their tests by name; .ci/run installs them. Not by `npm ci`, which
-# refuses a lock file without the builds for other systems.
+# 1.6 GB: `make check` does without them and skips their tests by name; .ci/run installs them. Each has a licence of its own;
+# Claude Code's is no free one. Not by `npm ci`, which refuses a lock file without the builds for other systems.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 to=$(cd "$here/../../.." && pwd)/build/clients
