@@ -5,7 +5,10 @@ import json
 import os
 import sys
 
-from harness import NODE_22, Client, Nano, ROOT, Recorder, Scripted, checks, is_, run_checks, scripted_turn, turn_as_seen
+from harness import (
+    NODE_22, Client, Nano, ROOT, Recorder, Scripted, TURN, checks, is_, models_of_documented_sdk, run_checks, scripted_turn,
+    turn_as_seen,
+)
 
 PROGRAM = os.path.join(ROOT, "tests/server/clients/anthropic_client.mjs")
 KILN = "A kiln is a furnace for firing or burning or drying such things as porcelain or bricks."
@@ -23,6 +26,13 @@ def run(s, check):
 
 def types(message):
     return [block["type"] for block in message["content"]]
+
+
+def check_what_the_document_says():
+    with Scripted(TURN) as s:
+        environment = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{s.port}", "ANTHROPIC_API_KEY": "none"}
+        packages = os.path.join(ROOT, "build/clients")
+        is_(models_of_documented_sdk("Anthropic's SDKs", packages, s.port, environment), ["nano\n"] * 2)
 
 
 def check_the_shipped_model():

@@ -1,54 +1,40 @@
-"""Codex: a short task against the shipped model, and a scripted turn with tools. The model's catalogue is the one of
-docs/clients."""
+"""Codex: a short task against the shipped model, and a scripted turn with tools. The configuration is
+docs/server.md's, the model's catalogue the one of docs/clients."""
 
 import json
 import os
 import re
 
 from harness import (
-    CLIENTS, Client, Nano, ROOT, Recorder, Scripted, UNENDING, checks, is_, json_lines, long_prompts, run_checks, scripted_turn,
-    turn_as_seen,
+    CLIENTS, Client, Nano, Recorder, Scripted, UNENDING, checks, documented, is_, json_lines, long_prompts, printed, run_checks,
+    scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
-CATALOGUE = os.path.join(ROOT, "docs/clients/codex_models.json")
 
-CONFIG = """\
-model = "qwen3.8-27b"
-model_provider = "local"
-model_catalog_json = "CATALOGUE"
-check_for_update_on_startup = false
-approval_policy = "never"
-sandbox_mode = "SANDBOX"
-[model_providers.local]
-name = "local"
-base_url = "http://127.0.0.1:PORT/v1"
-wire_api = "responses"
-env_key = "LOCAL_API_KEY"
-request_max_retries = 1
-stream_max_retries = 1
-[analytics]
-enabled = false
-"""
+# Beside the document's configuration.
+OPTIONS = (
+    "check_for_update_on_startup=false", 'approval_policy="never"', "analytics.enabled=false",
+    "model_providers.lathe.request_max_retries=1", "model_providers.lathe.stream_max_retries=1",
+)
 
 
 def client(port, sandbox="danger-full-access", **more):
     """more: members of the model's entry in the catalogue."""
-    c = Client(LOCAL_API_KEY="none")
+    c = Client(LATHE_API_KEY="none")
     c.environment["CODEX_HOME"] = os.path.join(c.folder, "codex")
-    with open(CATALOGUE) as f:
-        catalogue = json.load(f)
+    catalogue = json.loads(documented("codex_models.json", port))
     catalogue["models"][0].update(more)
     c.write("codex/models.json", catalogue)
-    c.write("codex/config.toml", CONFIG.replace("PORT", str(port)).replace("SANDBOX", sandbox)
-            .replace("CATALOGUE", c.folder + "/codex/models.json"))
+    config = printed("Codex", port)[0].replace("/path/to/lathe/docs/clients/codex_models.json", c.folder + "/codex/models.json")
+    c.write("codex/config.toml", f'sandbox_mode = "{sandbox}"\n{config}')
     c.write("work/a.txt", "apple\n")
     c.write("work/b.txt", "pear\n")
     return c
 
 
 def command(prompt):
-    return PROGRAM, "exec", "--skip-git-repo-check", "--json", prompt
+    return PROGRAM, "exec", "--skip-git-repo-check", "--json", *(word for o in OPTIONS for word in ("-c", o)), prompt
 
 
 def run(c, prompt, tolerated=()):

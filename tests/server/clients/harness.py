@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -313,6 +314,32 @@ def documented(name, port):
     """A configuration of docs/clients, for a server at another port."""
     with open(os.path.join(ROOT, "docs/clients", name)) as f:
         return f.read().replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
+def printed(heading, port=8080):
+    """The blocks of code below a heading of docs/server.md, for a server at another port."""
+    with open(os.path.join(ROOT, "docs/server.md")) as f:
+        section = f.read().split(f"\n### {heading}\n", 1)[1].split("\n#", 1)[0]
+    blocks = [textwrap.dedent(b).strip() + "\n" for b in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.M) if b.strip()]
+    return [b.replace("127.0.0.1:8080", f"127.0.0.1:{port}") for b in blocks]
+
+
+def models_of_documented_sdk(heading, packages, port, environment):
+    """What the first program below a heading of docs/server.md, which makes a client, is told about the server's models; and
+    what one is told that has `environment` instead."""
+    made = printed(heading, port)[0]
+    for_environment = re.sub(r"\(\{.*\}\)", "()", made)
+    with Client(**environment) as c:
+        os.symlink(os.path.join(packages, "node_modules"), os.path.join(c.work, "node_modules"))
+        told = []
+        for program in made, for_environment:
+            c.write("work/client.mjs", program + "for await (const m of client.models.list()) console.log(m.id);\n")
+            code, out, err = c.run(NODE_22, "client.mjs")
+            if code:
+                raise AssertionError(err[-2000:])
+            told.append(out)
+        is_(made != for_environment, True)
+        return told
 
 
 def checks(names):

@@ -4,11 +4,20 @@ import json
 import os
 import sys
 
-from harness import NODE_22, Client, ROOT, Recorder, Scripted, checks, is_, run_checks, scripted_turn, turn_as_seen
+from harness import (
+    NODE_22, Client, ROOT, Recorder, Scripted, TURN, checks, is_, models_of_documented_sdk, run_checks, scripted_turn,
+    turn_as_seen,
+)
 
 PROGRAM = os.path.join(ROOT, "tests/server/clients/openai_tools.mjs")
 READS = "read", "path", "a.txt", "b.txt"
 FILES = [{"path": "a.txt"}, {"path": "b.txt"}]
+
+
+def check_what_the_document_says():
+    with Scripted(TURN) as s:
+        environment = {"OPENAI_BASE_URL": f"http://127.0.0.1:{s.port}/v1", "OPENAI_API_KEY": "none"}
+        is_(models_of_documented_sdk("OpenAI's SDKs", os.path.join(ROOT, "build/npm"), s.port, environment), ["nano\n"] * 2)
 
 
 def program(check):

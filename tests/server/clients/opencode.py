@@ -9,26 +9,13 @@ from harness import (
 )
 
 PROGRAM = os.path.join(CLIENTS, "opencode-linux-x64/bin/opencode")
+CHAT, RESPONSES, MESSAGES = "opencode.json", "opencode_responses.json", "opencode_messages.json"
 
 
-CHAT, RESPONSES, MESSAGES = "@ai-sdk/openai-compatible", "@ai-sdk/openai", "@ai-sdk/anthropic"
-# Of a model in the dialects that docs/clients/opencode.json does not use: what makes reasoning come, and go back.
-OPTIONS = {
-    RESPONSES: {"reasoningEffort": "high", "reasoningSummary": "auto"},
-    MESSAGES: {"thinking": {"type": "enabled", "budgetTokens": 8000}},
-}
-
-
-def configure(c, port, npm, limit=None):
-    config = json.loads(documented("opencode.json", port))
-    provider = config["provider"]["lathe"]
-    model = provider["models"]["qwen3.8-27b"]
-    provider["npm"] = npm
-    if npm != CHAT:
-        del model["interleaved"]
-        model["options"] = OPTIONS[npm]
+def configure(c, port, name, limit=None):
+    config = json.loads(documented(name, port))
     if limit:
-        model["limit"] = limit
+        config["provider"]["lathe"]["models"]["qwen3.8-27b"]["limit"] = limit
     c.write("work/opencode.json", config)
 
 
@@ -66,10 +53,10 @@ def check_a_short_task():
         is_(events[-1]["type"], "step_finish")
 
 
-def turn(npm):
+def turn(name):
     """The third request's messages or items, which carry the first answer and its calls' results."""
     with client() as c, Scripted(scripted_turn(*reads(c))) as s, Recorder(s, 3) as r:
-        configure(c, r.port, npm)
+        configure(c, r.port, name)
         events = run(c, "Read a.txt and b.txt")
         is_([e["part"]["text"] for e in events if e["type"] == "text"], ["I read both.", "They say apple and pear."])
         is_([q.status for q in r.turns()], [200] * 3)
@@ -103,9 +90,9 @@ def check_a_turn_in_messages():
 
 def check_a_prompt_that_is_too_long():
     """It makes a summary and goes on with that."""
-    for npm in CHAT, RESPONSES, MESSAGES:
+    for name in CHAT, RESPONSES, MESSAGES:
         with client() as c, Scripted(OVERFLOW) as s, Recorder(s, 4) as r:
-            configure(c, r.port, npm)
+            configure(c, r.port, name)
             _, out, _ = c.run(*command("Read a.txt"))
             events = json_lines(out)
             is_([e["error"]["name"] for e in events if e["type"] == "error"], ["ContextOverflowError"])
@@ -114,9 +101,9 @@ def check_a_prompt_that_is_too_long():
 
 
 def check_going_away():
-    for npm in CHAT, RESPONSES, MESSAGES:
+    for name in CHAT, RESPONSES, MESSAGES:
         with client() as c, Scripted(UNENDING) as s:
-            configure(c, s.port, npm)
+            configure(c, s.port, name)
             c.leave(s, *command("Read a.txt"))
 
 

@@ -5,7 +5,7 @@ import os
 
 from harness import (
     CLIENTS, Client, NODE_22, Nano, OVERFLOW, Recorder, Scripted, UNENDING, checks, documented, is_, json_lines,
-    long_prompts, run_checks, scripted_turn, turn_as_seen,
+    long_prompts, printed, run_checks, scripted_turn, turn_as_seen,
 )
 
 PROGRAM = os.path.join(CLIENTS, "@qwen-code/qwen-code/cli.js")
@@ -23,10 +23,9 @@ def configure(c, port, max_tokens=None):
     if max_tokens:
         settings["model"]["generationConfig"] = {"samplingParams": {"max_tokens": max_tokens, "temperature": 0}}
     c.write("home/.qwen/settings.json", settings)
-    c.environment.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1", OPENAI_MODEL="qwen3.8-27b")
-    c.environment.update(
-        ANTHROPIC_API_KEY="none", ANTHROPIC_BASE_URL=f"http://127.0.0.1:{port}", ANTHROPIC_MODEL="qwen3.8-27b"
-    )
+    for block in printed("Qwen Code", port):
+        exported = block.splitlines()[0].removeprefix("export ")
+        c.environment.update(pair.split("=", 1) for pair in exported.split())
 
 
 def reads(c):
@@ -34,6 +33,7 @@ def reads(c):
 
 
 def command(kind, prompt, *options):
+    """Without -y it would ask before it runs a tool."""
     return NODE_22, PROGRAM, "--auth-type", kind, "-y", "-o", "stream-json", *options, prompt
 
 
