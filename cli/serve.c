@@ -399,7 +399,8 @@ static void allow_files(const struct serve *v)
             (unsigned long long)want);
 }
 
-enum { LAST_ANSWERS_MS = 5000 }; /* for the errors that end what ran on a device that failed */
+/* For the errors that end what ran on a device that failed, before server_drain ends what is left. */
+enum { LAST_ANSWERS_MS = 2000 };
 
 /* The device has failed, and may be lost to this process for good: with NVIDIA's driver 580 it is. A program that is executed
  * anew has it again. What the engine has is not given back call by call, of which each could hang: the execution ends the
