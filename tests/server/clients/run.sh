@@ -18,7 +18,7 @@ page) has chromium-headless-shell || has chromium || has google-chrome || skip "
 openai | openai_sdk) [ -d build/npm/node_modules/openai ] || skip "the npm package openai is not installed" ;;
 esac
 case $name in
-page) ;;
+page | open_webui) ;;
 *) [ -e build/clients/installed ] || skip "the clients are not installed (tests/server/clients/install.sh)" ;;
 esac
 unshare -rn true 2>/dev/null || skip "network namespaces are not allowed here"
