@@ -249,10 +249,11 @@ bool chat_messages(const struct fields *f, struct chat *c)
 
 bool chat_written(const struct fields *f, struct chat *c, const struct buf *text, const char *what)
 {
-    struct fields form = {.path = "", .failure = f->failure, .server = f->server};
+    struct fields form = {
+        .path = "", .failure = f->failure, .watch = f->watch, .server = f->server};
     lathe_error err;
-    if (buf_check(text, what, &err) ||
-        json_read(&form.doc, buf_str(text), text->len, &json_limits_request, &err))
+    if (buf_check(text, what, &err) || json_read_watched(&form.doc, buf_str(text), text->len,
+                                                         &json_limits_request, f->watch, &err))
         return refuse_status(f->failure, &err);
     form.object = form.doc.root;
     bool ok = chat_messages(&form, c);

@@ -3,6 +3,7 @@
 #define LATHE_SERVER_EXCHANGE_H
 
 #include "base/buf.h"
+#include "base/watch.h"
 #include "failure.h"
 #include "guard.h"
 
@@ -13,7 +14,8 @@ enum { MAX_REQUEST_ID = 128, MAX_LISTED_BYTES = 512, MAX_LISTED_NAMES = 16 };
 
 enum { SESSION_SIZE = 17 };
 
-enum run_phase { RUN_QUEUED, RUN_PREFILL, RUN_DECODE };
+/* PROMPT: it is made. */
+enum run_phase { RUN_PROMPT, RUN_QUEUED, RUN_PREFILL, RUN_DECODE };
 
 /* Of a generation, for the log. */
 struct record {
@@ -42,6 +44,9 @@ struct exchange {
     bool
         knows_context_stop; /* an Anthropic client that tells the context's end from max_tokens, by its headers */
     struct buf body;
+    /* For long work on a thread of its own: does nobody wait for the reply any more? Then x->failure says why. It asks nobody
+     * where there is no connection. */
+    struct watch watch;
 
     /* The reply: with a failure its condition and message, else this. */
     struct failure failure;
@@ -69,9 +74,12 @@ bool stream_write(struct exchange *x, struct buf *bytes);
 /* The end will be no end: the connection is cut, so that the client does not take what it has for an answer. */
 void stream_break(struct exchange *x);
 
+/* A client that has shut its side may still read, which only something written can show. Before the head of a reply that is
+ * an interim response, which stream_peer sends now and then to clients of HTTP/1.1; later, and to others, it is for the
+ * handler to write something that changes nothing. */
 enum peer {
     PEER_THERE,
-    PEER_HALF_CLOSED, /* its side is shut: something written will show whether it still reads */
+    PEER_HALF_CLOSED, /* the handler should write something */
     PEER_GONE,        /* closed, reset, or without progress for too long */
 };
 enum peer stream_peer(struct exchange *x);

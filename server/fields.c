@@ -20,10 +20,11 @@ const char *json_kind(const json_t *v)
 bool fields_open(struct fields *f, struct exchange *x)
 {
     lathe_error err;
-    *f = (struct fields){.path = "", .failure = &x->failure, .server = x->server};
-    lathe_status st =
-        json_read(&f->doc, buf_str(&x->body), x->body.len, &json_limits_request, &err);
-    if (st == LATHE_E_MEMORY)
+    *f = (struct fields){
+        .path = "", .failure = &x->failure, .watch = &x->watch, .server = x->server};
+    lathe_status st = json_read_watched(&f->doc, buf_str(&x->body), x->body.len,
+                                        &json_limits_request, f->watch, &err);
+    if (st == LATHE_E_MEMORY || st == LATHE_E_CANCELLED)
         return refuse_status(&x->failure, &err);
     if (st)
         return refuse(&x->failure, BAD_JSON, "the body is no JSON that is read here: %s",

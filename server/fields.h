@@ -10,6 +10,7 @@ struct fields {
     const json_t *object; /* the body, or an object in it */
     const char *path;     /* of the object: "" for the body, else "reasoning." */
     struct failure *failure;
+    struct watch *watch;         /* of what takes long; NULL: nobody is asked */
     const struct server *server; /* whose options count; NULL: none do */
 };
 

@@ -23,7 +23,7 @@ enum {
     COUNT_ARENA = 16 << 20,
     PIECE_LIMIT = 64 << 20,
     WAIT_MS = 100,  /* for an event, before the client is looked at */
-    PROBE_MS = 500, /* of making a prompt, before a probe, which ends the time of statuses */
+    PROBE_MS = 300, /* of silence, before a client that shut its side is sent something */
     HELD_TOKENS = 32,
     MAX_TOP = 20,         /* alternatives beside a token */
     HEAD_MS = 5000,       /* from then on a stream has its head, and no status any more */
@@ -68,7 +68,6 @@ struct run {
     bool is_accepted;   /* by a slot */
     lathe_usage known;  /* of the prompt */
     lathe_event last;   /* the finish of the choice that ended last; its usage is that of all */
-    bool is_probed;     /* something was written to a half-closed connection */
     bool is_gone;       /* the client */
     struct failure why; /* of what the server ended itself */
 };
@@ -368,8 +367,12 @@ static void finish(struct run *r)
     r->x->record.finish = r->last.finish;
     r->x->record.usage = r->last.usage;
     r->x->record.is_gone = r->is_gone;
-    r->x->record.phase = !r->is_accepted ? RUN_QUEUED : r->step_ms == 0 ? RUN_PREFILL : RUN_DECODE;
+    r->x->record.phase = r->n_begun == 0     ? RUN_PROMPT
+                         : !r->is_accepted   ? RUN_QUEUED
+                         : r->step_ms == 0.0 ? RUN_PREFILL
+                                             : RUN_DECODE;
     if (r->is_gone) {
+        (void)refuse(&r->x->failure, CLIENT_GONE, "the client has gone");
         stream_break(r->x);
         return;
     }
@@ -411,9 +414,7 @@ static void watch_peer(struct run *r)
     enum peer peer = stream_peer(r->x);
     if (peer == PEER_GONE) {
         give_up(r);
-    } else if (peer == PEER_HALF_CLOSED && !r->is_probed &&
-               (r->n_begun > 0 || r->now_ms - r->started_ms > PROBE_MS)) {
-        r->is_probed = true;
+    } else if (peer == PEER_HALF_CLOSED && r->now_ms - r->wrote_ms > PROBE_MS) {
         keep_alive(r);
     }
 }
@@ -745,17 +746,6 @@ void generation_defaults(const struct exchange *x, struct generation *g)
     g->options.end_in_think = o->end_in_think;
 }
 
-bool exchange_is_left(void *ctx)
-{
-    struct exchange *x = ctx;
-    if (stream_must_end(x))
-        return true;
-    if (stream_peer(x) != PEER_GONE)
-        return false;
-    (void)refuse(&x->failure, CLIENT_GONE, "the client has gone");
-    return true;
-}
-
 bool generate_render(struct exchange *x, const struct dialect *d, const struct fields *f,
                      bool without_answer, lathe_prompt *out)
 {
@@ -768,8 +758,8 @@ bool generate_render(struct exchange *x, const struct dialect *d, const struct f
         g.chat.conversation.no_generation_prompt = true;
         g.chat.conversation.continue_last = false;
     }
-    g.chat.conversation.leave = exchange_is_left;
-    g.chat.conversation.leave_ctx = x;
+    g.chat.conversation.leave = x->watch.leave;
+    g.chat.conversation.leave_ctx = x->watch.ctx;
     if (ok && lathe_engine_render(x->server->engine, g.options.conversation, out, &err))
         ok = refuse_status(&x->failure, &err);
     d->release(state);

@@ -53,10 +53,6 @@ struct dialect {
     void (*choose)(void *state, int32_t choice, const lathe_request *request);
 };
 
-/* Of an exchange, for lathe.h's `leave`: is the client cut off, which is then its failure, or must the server end? One that only
- * closed its side may still read. */
-bool exchange_is_left(void *exchange);
-
 /* The handler of a route that generates. */
 void generate(struct exchange *x, const struct dialect *d);
 

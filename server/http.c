@@ -12,6 +12,7 @@
 /* POLLRDHUP is an extension of Linux. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <gnutls/gnutls.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ enum {
     HEAD_MS = 30000,
     BODY_PROGRESS_MS = 30000,
     WATCH_MS = 250,
+    PROBE_MS = 300,         /* between interim responses to a client that shut its side */
     STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken: then no piece is added */
     LAST_WORDS_MS = 3000,
     MORE_LONG = 8, /* generating requests beyond what the engine holds: it refuses them */
@@ -102,6 +104,8 @@ struct call {
     size_t n_sent;
     struct direct direct; /* what goes past the library */
     bool is_plain;        /* it may: no TLS, and chunked */
+    bool knows_interim;   /* HTTP/1.1: a client skips interim responses */
+    int64_t probed_ms;    /* when it was sent one last */
     bool is_open;         /* the library has sent the head, and awaits what follows */
     int64_t taken_ms;     /* when something was taken, or there was nothing to take */
     bool must_close;
@@ -493,6 +497,33 @@ void stream_break(struct exchange *x)
     pthread_mutex_unlock(&k->lock);
 }
 
+/* Sends an interim response: of a client that has shut its side, its answer tells whether it still reads. The library leaves
+ * a connection alone while it is suspended and no reply has begun. False if the connection is closed. With k->lock held. */
+static bool probe(struct call *k)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const size_t n = sizeof interim - 1;
+    int64_t now = clock_whole_ms();
+    if (now - k->probed_ms < PROBE_MS)
+        return true;
+    k->probed_ms = now;
+    /* Without TLS there is no such information. */
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(k->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    ssize_t sent = info ? gnutls_record_send(info->tls_session, interim, n)
+                        : send(k->c->fd, interim, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent == (ssize_t)n;
+}
+
+/* What of a half-closed connection is known. With k->lock held. */
+static enum peer look_at_half_closed(struct call *k, bool is_writable)
+{
+    if (!k->knows_interim || k->is_streaming || !k->is_suspended)
+        return PEER_HALF_CLOSED;
+    /* Where there is no room, something is on its way already, and the peer's answer to it will tell. */
+    return !is_writable || probe(k) ? PEER_THERE : PEER_GONE;
+}
+
 enum peer stream_peer(struct exchange *x)
 {
     struct call *k = call_of(x);
@@ -500,13 +531,13 @@ enum peer stream_peer(struct exchange *x)
     int64_t stall_ms = (int64_t)x->server->options.write_timeout_s * 1000;
     /* The library closes the socket after is_gone is set. */
     pthread_mutex_lock(&k->lock);
-    struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP};
+    struct pollfd p = {.fd = k->is_gone ? -1 : k->c->fd, .events = POLLRDHUP | POLLOUT};
     if (k->is_gone || !send_directly(k) ||
         (is_pending(k) && clock_whole_ms() - k->taken_ms > stall_ms) ||
         (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL)))
         peer = PEER_GONE;
     else if (p.revents & POLLRDHUP)
-        peer = PEER_HALF_CLOSED;
+        peer = look_at_half_closed(k, p.revents & POLLOUT);
     pthread_mutex_unlock(&k->lock);
     return peer;
 }
@@ -514,6 +545,17 @@ enum peer stream_peer(struct exchange *x)
 bool stream_must_end(const struct exchange *x)
 {
     return atomic_load(&call_of(x)->http->must_end);
+}
+
+/* Of an exchange: struct watch. */
+static bool is_left(void *ctx)
+{
+    struct exchange *x = ctx;
+    if (stream_must_end(x))
+        return !refuse(&x->failure, DRAINING, "the server is shutting down");
+    if (stream_peer(x) == PEER_GONE)
+        return !refuse(&x->failure, CLIENT_GONE, "the client has gone");
+    return false;
 }
 
 static enum MHD_Result send_reply(struct call *k)
@@ -769,6 +811,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     k->connection = mc;
     k->c = c;
     k->x.server = h->server;
+    k->x.watch = (struct watch){.leave = is_left, .ctx = &k->x};
     k->x.method = k->method;
     k->started_ms = clock_whole_ms();
     atomic_init(&k->n_holders, 1);
@@ -818,14 +861,41 @@ static void take_body(struct call *k, const char *bytes, size_t n)
 
 /* ---- Answering ------------------------------------------------------------------------------ */
 
+static void until_in(struct timespec *t, int64_t ms)
+{
+    (void)clock_gettime(CLOCK_REALTIME, t);
+    t->tv_sec += (time_t)(ms / 1000);
+    t->tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (t->tv_nsec >= 1000000000L) {
+        t->tv_sec++;
+        t->tv_nsec -= 1000000000L;
+    }
+}
+
+/* False: nobody waits for the reply any more. */
+static bool take_turn(struct call *k)
+{
+    struct http *h = k->http;
+    struct timespec until;
+    bool is_wanted = true;
+    pthread_mutex_lock(&h->lock);
+    while (is_wanted && h->n_at_work >= POOL_AT_WORK) {
+        until_in(&until, WATCH_MS);
+        (void)pthread_cond_timedwait(&h->turn, &h->lock, &until);
+        pthread_mutex_unlock(&h->lock);
+        is_wanted = !is_left(&k->x);
+        pthread_mutex_lock(&h->lock);
+    }
+    h->n_at_work += is_wanted;
+    pthread_mutex_unlock(&h->lock);
+    return is_wanted;
+}
+
 static void run_in_turn(struct call *k)
 {
     struct http *h = k->http;
-    pthread_mutex_lock(&h->lock);
-    while (h->n_at_work >= POOL_AT_WORK)
-        pthread_cond_wait(&h->turn, &h->lock);
-    h->n_at_work++;
-    pthread_mutex_unlock(&h->lock);
+    if (!take_turn(k))
+        return;
     k->x.route->handle(&k->x);
     pthread_mutex_lock(&h->lock);
     h->n_at_work--;
@@ -937,7 +1007,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
         k = begin(cls, mc, method);
         if (!k)
             return MHD_NO;
-        k->is_plain = !k->x.server->options.tls_cert && strcmp(protocol, "HTTP/1.1") == 0;
+        k->knows_interim = strcmp(protocol, "HTTP/1.1") == 0;
+        k->is_plain = !k->x.server->options.tls_cert && k->knows_interim;
         *context = k;
         (void)MHD_get_connection_values(mc, MHD_HEADER_KIND, on_field, &head);
         if (head.id)
@@ -1058,17 +1129,6 @@ static bool is_busy(const struct http *h)
     for (const struct connection *c = h->first; c && !busy; c = c->next)
         busy = c->stage == STAGE_REPLY;
     return busy;
-}
-
-static void until_in(struct timespec *t, int64_t ms)
-{
-    (void)clock_gettime(CLOCK_REALTIME, t);
-    t->tv_sec += (time_t)(ms / 1000);
-    t->tv_nsec += (long)(ms % 1000) * 1000000L;
-    if (t->tv_nsec >= 1000000000L) {
-        t->tv_sec++;
-        t->tv_nsec -= 1000000000L;
-    }
 }
 
 void http_give_socket(struct http *h, struct listener *out)

@@ -12,7 +12,7 @@
 
 static const char *const dialect_name[] = {"chat", "completions", "messages", "responses", "other"};
 static const char *const finish_name[] = {"stop", "length", "abort", "error"};
-static const char *const phase_name[] = {"queued", "prefill", "decode"};
+static const char *const phase_name[] = {"prompt", "queued", "prefill", "decode"};
 enum {
     N_DIALECTS = sizeof dialect_name / sizeof *dialect_name,
     N_STATUSES = 600, /* of HTTP; 0: the client went away before */
@@ -124,9 +124,7 @@ static void count_generation(struct metrics *m, const struct record *r)
     add(&m->unparsed_calls, (uint64_t)u->unparsed_calls);
     if (r->n_calls > u->repaired_calls)
         add(&m->calls, (uint64_t)(r->n_calls - u->repaired_calls));
-    if (r->is_gone)
-        add(&m->disconnects[r->phase], 1);
-    if (r->phase == RUN_QUEUED)
+    if (r->phase <= RUN_QUEUED)
         return;
     observe(&m->queue, u->queue_ms * 1e-3);
     if ((unsigned)u->miss < N_MISSES && u->miss != LATHE_MISS_NONE)
@@ -146,6 +144,8 @@ void metrics_request(struct metrics *m, const struct exchange *x, int status, do
         add(&m->rejected_full, 1);
     if (x->failure.condition == QUEUE_TIMEOUT)
         add(&m->rejected_timeout, 1);
+    if (x->failure.condition == CLIENT_GONE)
+        add(&m->disconnects[x->record.phase], 1);
     if (!x->record.dialect)
         return;
     observe(&m->whole, seconds);

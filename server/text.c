@@ -10,6 +10,8 @@
 #include "state.h"
 #include "token.h"
 
+enum { TOKENS_OFTEN = 4096 }; /* between two looks at the client: below a millisecond */
+
 /* ---- Conversations -------------------------------------------------------------------------- */
 
 static bool find_dialect(const struct fields *f, const struct dialect **out)
@@ -55,12 +57,19 @@ static void put_piece(struct buf *out, const lathe_text *text, int32_t id, bool 
         token_bytes(out, text, id);
 }
 
+/* Of a reply of many tokens: does somebody wait for the next one? */
+static bool is_wanted(struct exchange *x)
+{
+    lathe_error err;
+    return !watch_work(&x->watch, 1, TOKENS_OFTEN, &err) || refuse_status(&x->failure, &err);
+}
+
 static void put_tokens(struct exchange *x, const int32_t *id, size_t n, bool with_pieces,
                        bool with_strings)
 {
     const lathe_text *text = lathe_engine_text(x->server->engine);
     buf_puts(&x->reply, "{\"tokens\":[");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && is_wanted(x); i++) {
         if (i)
             buf_putc(&x->reply, ',');
         if (with_pieces) {
@@ -74,7 +83,7 @@ static void put_tokens(struct exchange *x, const int32_t *id, size_t n, bool wit
     buf_printf(&x->reply, "],\"count\":%zu,\"max_model_len\":%d", n, (int)x->server->options.n_ctx);
     if (with_strings) {
         buf_puts(&x->reply, ",\"token_strs\":[");
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && is_wanted(x); i++) {
             if (i)
                 buf_putc(&x->reply, ',');
             put_piece(&x->reply, text, id[i], true);
@@ -122,7 +131,7 @@ static void tokenize_body(struct exchange *x, struct fields *f)
     if (!fields_unknown(f, x, known, N_OWN + 1))
         return;
     if (lathe_tokenize_while(lathe_engine_text(x->server->engine), content ? content : prompt, n,
-                             special, exchange_is_left, x, &t, &err))
+                             special, x->watch.leave, x->watch.ctx, &t, &err))
         (void)refuse_status(&x->failure, &err);
     else
         put_tokens(x, t.id, t.n, pieces, strings);

@@ -126,7 +126,7 @@ static bool add_text(struct prompts *p, const char *s, size_t n)
     lathe_tokens t = {0};
     lathe_error err;
     if (lathe_tokenize_while(lathe_engine_text(p->x->server->engine), s, n, p->special,
-                             exchange_is_left, p->x, &t, &err))
+                             p->x->watch.leave, p->x->watch.ctx, &t, &err))
         return refuse_status(&p->x->failure, &err);
     bool ok = take_ids(p, t.id, t.n);
     lathe_tokens_release(&t);

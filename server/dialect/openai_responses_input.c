@@ -11,6 +11,7 @@
 #include "state.h"
 
 enum { MAX_ITEMS = 100000, TEXT_LIMIT = 1 << 28, MAX_FILE = 32 << 20 };
+enum { ITEMS_OFTEN = 256 }; /* between two looks at the client: a millisecond or two */
 
 /* The assistant's message at hand, in pieces of JSON. */
 struct turn {
@@ -542,7 +543,8 @@ static bool put_reference(struct reader *r, const char *path, const json_t *item
         (void)refuse_field(r->failure, BAD_VALUE, path,
                            "%s.id: no item '%.60s' is stored; send the item itself", path,
                            id ? id : "");
-    } else if (json_read(&d, buf_str(&text), text.len, &json_limits_request, &err)) {
+    } else if (json_read_watched(&d, buf_str(&text), text.len, &json_limits_request, &r->x->watch,
+                                 &err)) {
         ok = refuse_status(r->failure, &err);
     } else {
         r->d = &d;
@@ -564,6 +566,9 @@ static bool put_array(struct reader *r, const char *label, const struct json_doc
     for (r->i = 0; r->i < json_array_size(array); r->i++) {
         const json_t *item = json_array_get(array, r->i);
         char path[60];
+        lathe_error err;
+        if (watch_work(&r->x->watch, 1, ITEMS_OFTEN, &err))
+            return refuse_status(r->failure, &err);
         (void)snprintf(path, sizeof path, "%s[%zu]", label, r->i);
         if (stored && is_type(r, item, "item_reference")
                 ? !put_reference(r, path, item, stored)
@@ -577,7 +582,7 @@ static bool put_text_array(struct reader *r, const char *s, size_t n)
 {
     struct json_doc d;
     lathe_error err;
-    lathe_status st = json_read(&d, s, n, &json_limits_request, &err);
+    lathe_status st = json_read_watched(&d, s, n, &json_limits_request, &r->x->watch, &err);
     bool ok = st ? refuse_status(r->failure, &err)
                  : put_array(r, "previous_response_id", &d, d.root, NULL);
     json_release(&d);

@@ -16,6 +16,7 @@
 enum {
     MAX_DEPTH = 1024,   /* of any limits: jansson recurses when it reads and frees */
     LONG_STRING = 4096, /* decoded bytes; longer string values go to the side table */
+    OFTEN = 64 << 10,   /* bytes between two looks at a watch: about a millisecond */
 };
 
 const struct json_limits json_limits_request = {64u << 20, 32u << 20, 1000000, 128};
@@ -43,6 +44,7 @@ struct scan {
     unsigned char in_object[MAX_DEPTH / 8]; /* a bit a level: object or array */
     struct buf *copy;
     struct json_side *side;
+    struct watch *watch; /* may be NULL */
     lathe_error *err;
 };
 
@@ -507,11 +509,13 @@ static lathe_status scan(struct scan *c)
         c->at = 3;
     do {
         bool opened;
+        size_t from = c->at;
         lathe_status st = scan_value(c, &opened);
         if (!st && opened && take(c, in_object(c) ? '}' : ']'))
             c->depth--, opened = false;
         if (!st)
             st = !opened ? scan_after(c) : in_object(c) ? scan_key(c) : LATHE_OK;
+        st = st ? st : watch_work(c->watch, c->at - from, OFTEN, c->err);
         if (st)
             return st;
     } while (c->depth > 0);
@@ -542,8 +546,47 @@ static void note_failures(void)
     json_set_alloc_funcs(noting_malloc, free_fn);
 }
 
-lathe_status json_read(struct json_doc *d, const char *s, size_t n,
-                       const struct json_limits *limits, lathe_error *err)
+/* The copy, as jansson asks for it. */
+struct feed {
+    const char *s;
+    size_t n;
+    struct watch *watch;
+    lathe_status st;
+    lathe_error *err;
+};
+
+static size_t feed_some(void *to, size_t room, void *data)
+{
+    struct feed *f = data;
+    size_t n = f->n < room ? f->n : room;
+    f->st = watch_work(f->watch, n, OFTEN, f->err);
+    if (f->st)
+        return 0; /* the end of the text, as jansson sees it */
+    memcpy(to, f->s, n);
+    f->s += n;
+    f->n -= n;
+    return n;
+}
+
+static lathe_status build_tree(struct json_doc *d, const struct scan *c)
+{
+    struct feed f = {buf_str(c->copy), c->copy->len, c->watch, LATHE_OK, c->err};
+    (void)pthread_once(&tree_once, note_failures);
+    tree_no_memory = false;
+    d->root = json_load_callback(feed_some, &f, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    if (tree_no_memory) {
+        json_decref(d->root);
+        d->root = NULL;
+    }
+    return f.st      ? f.st
+           : d->root ? LATHE_OK
+                     : fail(c->err, LATHE_E_MEMORY,
+                            "out of memory building the tree of %zu bytes of JSON", c->n);
+}
+
+lathe_status json_read_watched(struct json_doc *d, const char *s, size_t n,
+                               const struct json_limits *limits, struct watch *watch,
+                               lathe_error *err)
 {
     *d = (struct json_doc){0};
     if (n > limits->bytes)
@@ -556,28 +599,25 @@ lathe_status json_read(struct json_doc *d, const char *s, size_t n,
     struct buf copy;
     buf_init(&copy, n * 3 + 64);
     buf_init(&side->bytes, n * 2 + 64);
-    struct scan c = {.s = s, .n = n, .limits = limits, .copy = &copy, .side = side, .err = err};
+    struct scan c = {
+        .s = s, .n = n, .limits = limits, .copy = &copy, .side = side, .watch = watch, .err = err};
     lathe_status st = scan(&c);
     if (!st)
         st = buf_check(&copy, "JSON text", err);
-    if (!st) {
-        (void)pthread_once(&tree_once, note_failures);
-        tree_no_memory = false;
-        d->root = json_loadb(copy.data, copy.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-        if (tree_no_memory) {
-            json_decref(d->root);
-            d->root = NULL;
-        }
-        if (!d->root)
-            st = fail(err, LATHE_E_MEMORY, "out of memory building the tree of %zu bytes of JSON",
-                      n);
-    }
+    if (!st)
+        st = build_tree(d, &c);
     buf_release(&copy);
     if (st)
         side_free(side);
     else
         d->side = side;
     return st;
+}
+
+lathe_status json_read(struct json_doc *d, const char *s, size_t n,
+                       const struct json_limits *limits, lathe_error *err)
+{
+    return json_read_watched(d, s, n, limits, NULL, err);
 }
 
 lathe_status json_read_file(struct json_doc *d, const char *path, const struct json_limits *limits,

@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/watch.h"
 
 struct json_limits {
     size_t bytes;   /* of the whole text */
@@ -33,6 +34,10 @@ struct json_doc {
  * *d is released by json_release also after a failure (it is then empty). */
 lathe_status json_read(struct json_doc *d, const char *s, size_t n,
                        const struct json_limits *limits, lathe_error *err);
+/* The same while `watch` is asked, every few milliseconds; NULL: it is not. */
+lathe_status json_read_watched(struct json_doc *d, const char *s, size_t n,
+                               const struct json_limits *limits, struct watch *watch,
+                               lathe_error *err);
 /* The same for a file; messages name the path. */
 lathe_status json_read_file(struct json_doc *d, const char *path, const struct json_limits *limits,
                             lathe_error *err);

@@ -289,13 +289,13 @@ static bool build_tools(struct run *r, const struct json_doc *d, struct value *o
 }
 
 static lathe_status read_json(struct json_doc *d, struct conversation *all, const char *what,
-                              const char *s, lathe_error *err)
+                              const char *s, struct watch *watch, lathe_error *err)
 {
     if (!s)
         return LATHE_OK;
     size_t n = strlen(s);
     all->input_bytes += n;
-    lathe_status st = json_read(d, s, n, &json_limits_request, err);
+    lathe_status st = json_read_watched(d, s, n, &json_limits_request, watch, err);
     if (st)
         error_context(err, "%s", what);
     return st;
@@ -499,11 +499,11 @@ lathe_status text_render_known(const lathe_text *text, const lathe_conversation 
     struct rendering rendered = {0};
     struct prefill prefill = {0};
     struct watch watch = {.leave = c->leave, .ctx = c->leave_ctx};
-    lathe_status st = read_json(&all.messages, &all, "messages", c->messages, err);
+    lathe_status st = read_json(&all.messages, &all, "messages", c->messages, &watch, err);
     if (c->continue_last && !st)
         st = prefill_take(&prefill, &all.messages, err);
-    st = st ? st : read_json(&all.tools, &all, "tools", c->tools, err);
-    st = st ? st : read_json(&all.kwargs, &all, "kwargs", c->kwargs, err);
+    st = st ? st : read_json(&all.tools, &all, "tools", c->tools, &watch, err);
+    st = st ? st : read_json(&all.kwargs, &all, "kwargs", c->kwargs, &watch, err);
     st = st ? st : render_text(text, c, &all, &watch, &rendered, err);
     if (c->continue_last && !st)
         st = prefill_put(&prefill, &rendered, ends_inside_thinking(&rendered), FROM_CONVERSATION,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import struct
 import sys
@@ -260,36 +259,6 @@ def check_a_reader_that_stalls(_):
             pass
         c.close()
         is_(data.endswith(b"0\r\n\r\n"), False)
-
-
-def check_a_prompt_that_nobody_waits_for(_):
-    """B100 before there is a queue: a conversation of 30 MB, which takes seconds to render and to tokenise, is left when the client
-    goes, and when the server ends. A closed connection may still be read from, which only a stream can try."""
-    text = " ".join(f"word{i % 977} the {i % 31};" for i in range(1 << 21))[:30 << 20]
-    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    for path in CHAT, MESSAGES + "/count_tokens", "/v1/completions":
-        data = body if path != "/v1/completions" else json.dumps({"prompt": text}).encode()
-        for how in "close", "end":
-            with Server(PROGRAM, MODEL, "--drain-timeout", "0") as s:
-                c = s.connect()
-                c.settimeout(60)
-                c.sendall(head % (path.encode(), len(data)) + data)
-                time.sleep(0.5)  # until it is read
-                if how == "end":
-                    s.process.send_signal(signal.SIGTERM)
-                    is_(s.process.wait(60), 0)
-                    answer = b""
-                    while piece := c.recv(65536):
-                        answer += piece
-                    is_((answer[:12], b"the server is shutting down" in answer), (b"HTTP/1.1 503", True))
-                else:
-                    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", path != CHAT, 0))
-                    c.close()
-                    wait_until(lambda: any(path in x for x in s.lines), 60)
-                    line = [x for x in s.lines if path in x][0]
-                    is_(("finish=abort" if path == CHAT else "status=499") in line, True)
-                c.close()
 
 
 class Neighbour(threading.Thread):

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-from serving import Answer, Checks, Server, Skip, is_, wait_until
+from serving import Answer, Checks, Server, Skip, certificate, is_, secure, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -87,22 +87,6 @@ def check_unix_client_that_goes_away(folder):
 
 
 # ---- TLS
-
-
-def certificate(folder, name):
-    """Paths of a fresh self-signed certificate and its key."""
-    cert, key = f"{folder}/{name}.crt", f"{folder}/{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-               "-keyout", key, "-out", cert, "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(command, check=True, capture_output=True)
-    return cert, key
-
-
-def secure(s, ca, version=None):
-    context = ssl.create_default_context(cafile=ca)
-    if version:
-        context.minimum_version = context.maximum_version = version
-    return context.wrap_socket(s.connect(), server_hostname="localhost")
 
 
 def name_shown(s, ca):

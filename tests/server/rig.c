@@ -48,6 +48,8 @@ void close_rig(struct rig *r)
 
 /* ---- A client ------------------------------------------------------------------------------- */
 
+static const char interim_response[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
 int connect_to(const struct rig *r)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -75,7 +77,6 @@ void send_request(int fd, const char *body)
     send_to(fd, "/v1/chat/completions", body);
 }
 
-/* Until the other side closes. */
 void receive(int fd, struct buf *out)
 {
     char piece[4096];
@@ -84,6 +85,12 @@ void receive(int fd, struct buf *out)
     while ((n = read(fd, piece, sizeof piece)) > 0)
         buf_append(out, piece, (size_t)n);
     (void)close(fd);
+    const size_t n_interim = strlen(interim_response);
+    while (strncmp(buf_str(out), interim_response, n_interim) == 0) {
+        out->len -= n_interim;
+        memmove(out->data, out->data + n_interim, out->len);
+        out->data[out->len] = 0;
+    }
 }
 
 /* The chunks joined, in place; false if the last one is missing. */

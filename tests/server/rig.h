@@ -20,7 +20,7 @@ int connect_to(const struct rig *r);
 /* A POST on a connection that the server then closes. */
 void send_to(int fd, const char *path, const char *body);
 void send_request(int fd, const char *body); /* of chat completions */
-/* All until the other side closes; closes fd. */
+/* All until the other side closes, without the interim responses before it; closes fd. */
 void receive(int fd, struct buf *out);
 /* The chunks of a body joined, in place; false if the last one is missing. */
 bool join_chunks(char *s);

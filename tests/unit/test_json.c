@@ -206,6 +206,45 @@ TEST(json_limits)
     buf_release(&b);
 }
 
+/* How often a caller is asked, and at which time it says that it wants no more. */
+struct patience {
+    int n, until;
+};
+
+static bool is_over(void *ctx)
+{
+    struct patience *p = ctx;
+    return ++p->n == p->until;
+}
+
+/* Both passes ask; whenever the answer is yes, that is the end. */
+TEST(json_is_left_when_nobody_wants_it)
+{
+    struct buf text;
+    struct json_doc d;
+    lathe_error e;
+    buf_init(&text, 1 << 20);
+    buf_puts(&text, "[0");
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&text, ",{\"%020d\":[]}", i);
+    buf_puts(&text, "]");
+    struct patience p = {0, 0};
+    struct watch w = {.leave = is_over, .ctx = &p};
+    CHECK_OK(json_read_watched(&d, text.data, text.len, &json_limits_request, &w, &e), &e);
+    json_release(&d);
+    int n = p.n;
+    CHECK(n >= 2 * (int)(text.len >> 16));
+    for (int until = 1; until <= n; until++) {
+        p = (struct patience){0, until};
+        w = (struct watch){.leave = is_over, .ctx = &p};
+        CHECK_ERR(json_read_watched(&d, text.data, text.len, &json_limits_request, &w, &e), &e,
+                  LATHE_E_CANCELLED, "nobody wants it");
+        CHECK(!d.root && p.n == until);
+        json_release(&d);
+    }
+    buf_release(&text);
+}
+
 TEST(json_files)
 {
     struct json_doc d;
