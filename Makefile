@@ -25,14 +25,24 @@ LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm
 DEPFLAGS = -MMD -MP
 
-# make CUDA=1: the GPU backend, for these compute capabilities. 9.0 is built with the instructions that only it has (90a).
+# make CUDA=1: the GPU backend, for these compute capabilities. 9.0 and 12.x are built with the instructions that only they have
+# (90a, 120a).
 CUDA_HOME ?= /usr/local/cuda
 NVCC     ?= $(CUDA_HOME)/bin/nvcc
 SMS      ?= 80 86 89 90 120a
-CODES    := $(patsubst 90,90a,$(SMS))
+CODES    := $(patsubst 121,121a,$(patsubst 120,120a,$(patsubst 90,90a,$(SMS))))
 NVCCFLAGS = -std=c++17 -O3 -lineinfo -ccbin g++ --fmad=true -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unknown-pragmas \
             $(foreach s,$(CODES),-gencode=arch=compute_$(s),code=sm_$(s))
 ifneq ($(CUDA),)
+TOOLKIT  := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')
+ifeq ($(TOOLKIT),)
+$(error CUDA=1 needs nvcc of CUDA 13: there is no $(NVCC); CUDA_HOME or NVCC says where it is)
+else ifneq ($(filter 1 2 3 4 5 6 7 8 9 10 11 12,$(basename $(TOOLKIT))),)
+$(error CUDA=1 needs nvcc of CUDA 13: $(NVCC) is of CUDA $(TOOLKIT))
+endif
+ifneq ($(filter 120 121,$(SMS)),)
+$(info note: $(filter 120 121,$(SMS)) is built as $(filter 120a 121a,$(CODES)))
+endif
 CPPFLAGS += -DLATHE_CUDA -DLATHE_CUDA_SMS='"$(CODES)"' -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif

@@ -1,5 +1,6 @@
 /* Rounds that the device decides say what the host's say, and leave the same state, whatever ends them. The CPU does
- * not run ahead of itself by choice: here it is told to. */
+ * not run ahead of itself by choice: here it is told to. On a GPU the rounds are captured ones, replayed: case B105; no row of
+ * them is padding. */
 #include "test.h"
 
 #include <math.h>

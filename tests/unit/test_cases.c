@@ -77,8 +77,8 @@ static const struct entry cases[] = {
     {"B98", "tests/unit/test_safetensors.c", NULL},
     {"B100", "tests/server/answer_checks.py", NULL},
     {"B101", "tests/unit/test_json.c", NULL},
-    {"B104", NULL, "a CUDA build"},
-    {"B105", NULL, "a CUDA build"},
+    {"B104", "tests/unit/test_build.sh", NULL},
+    {"B105", NULL, "a GPU, where tests/model/test_ahead.c replays captured rounds"},
     {"B106", "tests/model/test_admission.c", NULL},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
