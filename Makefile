@@ -135,7 +135,7 @@ $B/libserver.a: $(SERVER_OBJ)
 $B/tests/server/%: $B/tests/server/%.o $B/tests/test.o $B/libserver.a $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libserver.a $B/libtest.a $B/libcore.a -lmicrohttpd -lgnutls -lzstd $(LDLIBS) $(TEST_LDFLAGS)
 # Over the fake engine, which comes before the library's.
-FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking test_replay test_requests test_cuts test_responses test_unsupported test_hints test_spellings test_cost)
+FAKE_TESTS := $(addprefix $B/tests/server/,test_dialects test_failures test_operations test_thinking test_replay test_requests test_cuts test_responses test_unsupported test_hints test_spellings test_cost test_limits)
 $(FAKE_TESTS): $B/tests/server/fake_engine.o $B/tests/server/rig.o
 # What it counts.
 WRAPPED := send sendmsg write sem_clockwait sem_post poll recv read nanosleep pthread_cond_signal pthread_cond_broadcast pthread_cond_wait MHD_queue_response MHD_suspend_connection MHD_resume_connection malloc calloc realloc
