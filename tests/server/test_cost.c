@@ -1,6 +1,7 @@
-/* What a streamed step costs the server, in calls and not in time: of the system, of libmicrohttpd (each wakes its thread), and
+/* What a streamed step, and a request, cost the server, in calls and not in time: of the system, of libmicrohttpd (each wakes its thread), and
  * for memory. Linked with --wrap, so that what the server's objects call is counted here; what a stream of many steps has more
  * than one of few belongs to the steps. */
+#include <limits.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <semaphore.h>
@@ -79,6 +80,7 @@ static const struct row {
     const char *piece;  /* one token's line */
     const char *finish; /* the end of the script */
     const char *delta;  /* what an event of a piece has */
+    long allocations;   /* of a short answer, at most */
 } rows[] = {
 #define CHAT        "/v1/chat/completions"
 #define ASK         "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
@@ -86,27 +88,27 @@ static const struct row {
 #define CALL        "accepted 5 0\nreasoning_end\ncall call_1 f\nargs {\"a\": \"\n"
 #define CALL_FINISH "args \"}\nend\nfinish calls 5 0 9 0\n"
     {"text of chat", CHAT, ASK "}", "accepted 5 0\nreasoning_end\ntext a\n", "text bc\n", FINISH,
-     "\"content\":\"bc"},
+     "\"content\":\"bc", 60},
     {"reasoning of chat", CHAT, ASK "}", "accepted 5 0\nreasoning a\n", "reasoning bc\n", FINISH,
-     "\"reasoning_content\":\"bc"},
-    {"arguments of chat", CHAT, ASK "}", CALL, "args bc\n", CALL_FINISH, "\"arguments\":\"bc"},
+     "\"reasoning_content\":\"bc", 60},
+    {"arguments of chat", CHAT, ASK "}", CALL, "args bc\n", CALL_FINISH, "\"arguments\":\"bc", 60},
     {"log-probabilities of chat", CHAT, ASK ",\"logprobs\":true,\"top_logprobs\":2}",
      "accepted 5 0\nreasoning_end\ntoken 64 -1 64 -1 65 -2\ntext a\n",
-     "token 64 -1 64 -1 65 -2\ntext bc\n", FINISH, "\"content\":\"bc"},
+     "token 64 -1 64 -1 65 -2\ntext bc\n", FINISH, "\"content\":\"bc", 60},
     {"completions", "/v1/completions", "{\"stream\":true,\"prompt\":\"a\"}",
-     "accepted 5 0\ntext a\n", "text bc\n", FINISH, "\"text\":\"bc"},
+     "accepted 5 0\ntext a\n", "text bc\n", FINISH, "\"text\":\"bc", 46},
     {"text of responses", "/v1/responses", "{\"stream\":true,\"input\":\"a\"}",
-     "accepted 5 0\nreasoning_end\ntext a\n", "text bc\n", FINISH, "\"delta\":\"bc"},
+     "accepted 5 0\nreasoning_end\ntext a\n", "text bc\n", FINISH, "\"delta\":\"bc", 105},
     {"reasoning of responses", "/v1/responses", "{\"stream\":true,\"input\":\"a\"}",
-     "accepted 5 0\nreasoning a\n", "reasoning bc\n", FINISH, "\"delta\":\"bc"},
+     "accepted 5 0\nreasoning a\n", "reasoning bc\n", FINISH, "\"delta\":\"bc", 105},
     {"arguments of responses", "/v1/responses", "{\"stream\":true,\"input\":\"a\"}", CALL,
-     "args bc\n", CALL_FINISH, "\"delta\":\"bc"},
+     "args bc\n", CALL_FINISH, "\"delta\":\"bc", 105},
     {"text of messages", "/v1/messages", ASK "}", "accepted 5 0\nreasoning_end\ntext a\n",
-     "text bc\n", FINISH, "\"text\":\"bc"},
+     "text bc\n", FINISH, "\"text\":\"bc", 66},
     {"reasoning of messages", "/v1/messages", ASK ",\"thinking\":{\"type\":\"adaptive\"}}",
-     "accepted 5 0\nreasoning a\n", "reasoning bc\n", FINISH, "\"thinking\":\"bc"},
+     "accepted 5 0\nreasoning a\n", "reasoning bc\n", FINISH, "\"thinking\":\"bc", 66},
     {"arguments of messages", "/v1/messages", ASK "}", CALL, "args bc\n", CALL_FINISH,
-     "\"partial_json\":\"bc"},
+     "\"partial_json\":\"bc", 66},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows, TOKENS = 3, FEW = 100, MANY = 500 };
 
@@ -196,6 +198,30 @@ TEST(a_step_is_one_send_and_one_wait)
     wait_for_weights(&r);
     for (int i = 0; i < N_ROWS; i++)
         check_row(&r, &rows[i]);
+    fake_engine_script(r.engine, "finish stop 5 0 9 0\n");
+    close_rig(&r);
+}
+
+/* From the connection to its end, the fake engine's included; nothing runs beside it in the best of some. */
+TEST(a_request_is_so_many_calls)
+{
+    struct rig r;
+    is_client = true;
+    open_rig(&r, NULL);
+    wait_for_weights(&r);
+    for (const struct row *row = rows; row < rows + N_ROWS; row++) {
+        const long most[N_CALLS] = {4, 5, 3, 18, row->allocations};
+        long best[N_CALLS] = {LONG_MAX, LONG_MAX, LONG_MAX, LONG_MAX, LONG_MAX}, n[N_CALLS];
+        for (int i = 0; i < 8; i++) {
+            measure(&r, row, 1, 1, n);
+            for (int k = 0; k < N_CALLS; k++)
+                best[k] = n[k] < best[k] ? n[k] : best[k];
+        }
+        for (int k = 0; k < N_CALLS; k++)
+            if (best[k] > most[k])
+                FAIL("%s: %ld %s a request, at most %ld", row->name, best[k], call_name[k],
+                     most[k]);
+    }
     fake_engine_script(r.engine, "finish stop 5 0 9 0\n");
     close_rig(&r);
 }
