@@ -301,8 +301,8 @@ static void *take_signals(void *arg)
     return NULL;
 }
 
-/* Before any other thread is started, so that all of them leave the signals to this one. */
-static lathe_status signals_begin(struct signals *s, lathe_error *err)
+/* First of all: what comes from here on waits for the thread that takes them, and every thread leaves them to it. */
+static void signals_block(struct signals *s)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     (void)sigemptyset(&s->set);
@@ -310,6 +310,10 @@ static lathe_status signals_begin(struct signals *s, lathe_error *err)
     (void)sigaddset(&s->set, SIGINT);
     (void)sigaddset(&s->set, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, &s->set, NULL);
+}
+
+static lathe_status signals_begin(struct signals *s, lathe_error *err)
+{
     if (pipe(s->pipe) != 0 || pthread_create(&s->thread, NULL, take_signals, s) != 0)
         return fail(err, LATHE_E_MEMORY, "cannot wait for signals");
     return LATHE_OK;
@@ -432,9 +436,8 @@ static lathe_status start_again(struct serve *v, struct signals *signals, lathe_
     return st;
 }
 
-static lathe_status serve(struct serve *v, lathe_error *err)
+static lathe_status serve(struct serve *v, struct signals *signals, lathe_error *err)
 {
-    static struct signals signals;
     struct server_options so;
     lathe_engine_options eo;
     lathe_memory_plan plan;
@@ -447,7 +450,7 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     eo.n_slots = (int32_t)v->slots;
     eo.n_queue = (int32_t)v->queue;
     eo.turn_memory = (uint64_t)v->turn_memory << 20;
-    st = signals_begin(&signals, err);
+    st = signals_begin(signals, err);
     if (!st)
         st = lathe_plan(&eo, &plan, err);
     if (v->engine.plan || (st == LATHE_E_MEMORY && plan.total))
@@ -472,7 +475,7 @@ static lathe_status serve(struct serve *v, lathe_error *err)
                 "set\n",
                 v->host);
     eo.progress = show_progress;
-    struct loading loading = {v->server, &signals};
+    struct loading loading = {v->server, signals};
     eo.progress_ctx = &loading;
     st = lathe_engine_open(&engine, &eo, err);
     if (st == LATHE_E_CANCELLED) {
@@ -482,11 +485,11 @@ static lathe_status serve(struct serve *v, lathe_error *err)
     } else if (!st) {
         server_ready(v->server, engine);
         tell_address(v);
-        if (signals_wait(&signals, v->server, err)) {
+        if (signals_wait(signals, v->server, err)) {
             fprintf(stderr, "lathe: shutting down\n");
             server_drain(v->server, v->drain_delay * 1000, v->drain_timeout * 1000);
         } else {
-            st = start_again(v, &signals, err);
+            st = start_again(v, signals, err);
         }
     }
     server_close(v->server);
@@ -497,8 +500,10 @@ static lathe_status serve(struct serve *v, lathe_error *err)
 int serve_main(int argc, char **argv)
 {
     static struct serve v; /* too large for a stack frame, and the program runs one command */
+    static struct signals signals;
     int code;
     lathe_error err;
+    signals_block(&signals);
     add_options(&v);
     if (!options_parse(&v.options, argc, argv, &code) ||
         !engine_args_check(&v.options, &v.engine, &code))
@@ -506,5 +511,5 @@ int serve_main(int argc, char **argv)
     keep_one_heap();
     if (v.budget_message && strstr(v.budget_message, "</think>"))
         return options_usage(&v.options, "--budget-message: </think> follows it by itself");
-    return serve(&v, &err) ? cli_fail(&err) : EXIT_DONE;
+    return serve(&v, &signals, &err) ? cli_fail(&err) : EXIT_DONE;
 }

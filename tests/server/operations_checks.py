@@ -263,6 +263,19 @@ def check_drain_with_a_delay(_):
         is_(s.stop(), 1)
 
 
+def check_a_signal_at_the_beginning(folder):
+    """One that comes while the command line is read is answered as any other. Here what mallopt is called for sends it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise Skip("there is no C compiler")
+    with open(folder + "/early.c", "w") as f:
+        f.write("#include <signal.h>\n#include <unistd.h>\nint mallopt(int what, int value) { (void)what; (void)value; kill(getpid(), SIGTERM); return 1; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder + "/early.so", folder + "/early.c"], check=True)
+    env = dict(os.environ, LD_PRELOAD=folder + "/early.so", ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0")
+    a = subprocess.run([PROGRAM, "serve", "-m", MODEL, "--port", "0"], env=env, capture_output=True, text=True, timeout=60)
+    is_((a.returncode, a.stderr.count("shutting down")), (0, 1))
+
+
 def check_a_signal_while_the_model_loads(_):
     """Whenever it comes once the server listens: the exit code is 0, and nothing is served any more."""
     for delay in (0, 0.01, 0.05, 0.1, 0.3):
