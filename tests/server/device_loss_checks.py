@@ -141,7 +141,7 @@ def check_connections_while_it_starts_again(folder):
                 except ConnectionError:
                     pass
 
-        knocking = threading.Thread(target=knock)
+        knocking = threading.Thread(target=knock, daemon=True)
         knocking.start()
         s.fault("hold")
         a = s.lose()
