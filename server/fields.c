@@ -165,9 +165,10 @@ static bool is_plain(const char *s)
 static void note_unknown(const struct fields *f, struct exchange *x, const char *key)
 {
     char name[160];
-    x->n_unknown++;
     (void)snprintf(name, sizeof name, "%s%s", f->path, key);
-    log_first(x->server, "unknown field", name);
+    /* A request of many cannot make the log forget the names of others. */
+    if (x->n_unknown++ < MAX_LISTED_NAMES)
+        log_new(x->server, "unknown field", name);
     if (!is_plain(key) || x->n_listed >= MAX_LISTED_NAMES ||
         x->unknown.len + strlen(f->path) + strlen(key) + 2 > MAX_LISTED_BYTES)
         return;

@@ -631,7 +631,7 @@ static bool check_model(struct exchange *x)
     if (!x->record.model[0] || server_has_model(s, x->record.model))
         return true;
     if (!s->options.strict_model) {
-        log_first(s, "the model name", x->record.model);
+        log_new(s, "the model name", x->record.model);
         return true;
     }
     return refuse_field(&x->failure, MODEL_NOT_FOUND, "model", "there is no model %.120s, only %s",

@@ -17,13 +17,13 @@ enum {
     LINE_LIMIT = 16 << 10,
     MAX_BODY = 256 << 10,           /* of a body that is logged; what is longer is cut */
     BODY_LINE_LIMIT = 8 * MAX_BODY, /* escaped */
-    MAX_FIRSTS = 256,               /* names that are remembered */
+    MAX_NAMES = 256,                /* that are remembered */
 };
 
 struct log {
     pthread_mutex_t lock;
-    char *first[MAX_FIRSTS]; /* what was told once already */
-    size_t n_firsts;
+    char *name[MAX_NAMES]; /* that were met, the last one first */
+    size_t n_names;
 };
 
 lathe_status log_open(struct log **l, lathe_error *err)
@@ -40,8 +40,8 @@ void log_close(struct log *l)
 {
     if (!l)
         return;
-    for (size_t i = 0; i < l->n_firsts; i++)
-        free(l->first[i]);
+    for (size_t i = 0; i < l->n_names; i++)
+        free(l->name[i]);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
@@ -233,20 +233,35 @@ void log_notice(struct server *s, enum log_level level, const char *fmt, ...)
     buf_release(&line);
 }
 
-void log_first(struct server *s, const char *what, const char *name)
+/* Puts the name in front of those that are remembered: where it is new, in the place of the one that was met longest ago.
+ * With the lock. */
+static bool meet(struct log *l, const char *name)
 {
-    struct log *l = s->log;
+    size_t i = 0;
+    while (i < l->n_names && strcmp(l->name[i], name) != 0)
+        i++;
+    bool is_new = i == l->n_names;
+    char *copy = is_new ? strdup(name) : l->name[i];
+    if (!copy)
+        return false;
+    if (is_new && i == MAX_NAMES)
+        free(l->name[--i]);
+    else
+        l->n_names += is_new;
+    memmove(l->name + 1, l->name, i * sizeof *l->name);
+    l->name[0] = copy;
+    return is_new;
+}
+
+void log_new(struct server *s, const char *what, const char *name)
+{
     lathe_error text;
-    bool is_new = true;
     if (!s->options.log)
         return;
     (void)fail(&text, LATHE_OK, "%s %.120s", what, name);
-    pthread_mutex_lock(&l->lock);
-    for (size_t i = 0; i < l->n_firsts && is_new; i++)
-        is_new = strcmp(l->first[i], text.message) != 0;
-    is_new = is_new && l->n_firsts < MAX_FIRSTS && (l->first[l->n_firsts] = strdup(text.message));
-    l->n_firsts += is_new;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&s->log->lock);
+    bool is_new = meet(s->log, text.message);
+    pthread_mutex_unlock(&s->log->lock);
     if (is_new)
-        log_notice(s, LOG_LEVEL_INFO, "%s, here for the first time", text.message);
+        log_notice(s, LOG_LEVEL_INFO, "%s, which is new here", text.message);
 }

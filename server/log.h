@@ -24,8 +24,8 @@ void log_members(struct buf *out, const struct exchange *x, int status, int64_t 
  * any. */
 void log_request(const struct exchange *x, int status, int64_t ms);
 void log_notice(struct server *s, enum log_level level, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* A notice of a name, the first time that it is met; at most 256 of them. */
-void log_first(struct server *s, const char *what, const char *name);
+/* A notice of a name that is none of the 256 that were met last. */
+void log_new(struct server *s, const char *what, const char *name);
 
 /* Tokens a second behind the first, which the prompt's pass gives; 0 of one token. */
 double decode_rate(int32_t n, double decode_ms);

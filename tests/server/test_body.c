@@ -125,8 +125,8 @@ TEST(unknown_fields_of_odd_names)
         CHECK_INT(r.x.n_unknown, 4 * (i + 1));
     }
     CHECK_STR(buf_str(&r.x.unknown), "b, b");
-    const char *const told[] = {"unknown field c d, here", "unknown field b, here",
-                                "unknown field \xC3\xA9, here"};
+    const char *const told[] = {"unknown field c d, which", "unknown field b, which",
+                                "unknown field \xC3\xA9, which"};
     for (size_t i = 0; i < 3; i++) {
         const char *first = strstr(buf_str(&lines), told[i]);
         CHECK(first && !strstr(first + 1, told[i]));

@@ -324,3 +324,55 @@ TEST(calls_are_counted)
         wait_for_metric(&r, want[i]);
     close_rig(&r);
 }
+
+static void keep_line(void *ctx, const char *line)
+{
+    buf_printf(ctx, "%s\n", line);
+}
+
+/* Asks with fields that are not known, PREFIX0 to PREFIX(n - 1); how many of them the log names. */
+static int count_named(const struct rig *r, struct buf *log, const char *prefix, int n)
+{
+    struct buf body;
+    int status, named = 0;
+    bool ended;
+    buf_init(&body, 1 << 20);
+    buf_puts(&body, "{\"content\":\"a\"");
+    for (int i = 0; i < n; i++)
+        buf_printf(&body, ",\"%s%d\":0", prefix, i);
+    buf_puts(&body, "}");
+    buf_clear(log);
+    free(ask_at(r, "/tokenize", buf_str(&body), &status, &ended));
+    CHECK_INT(status, 200);
+    for (const char *s = buf_str(log); (s = strstr(s, "unknown field ")); s++)
+        named++;
+    buf_release(&body);
+    return named;
+}
+
+/* Of whatever there was before, and by whom: a name that is new is told. One that is met again and again is told once. */
+TEST(names_are_logged_whatever_others_send)
+{
+    struct rig r;
+    struct server_options o;
+    struct buf log;
+    char prefix[16];
+    server_options_init(&o);
+    buf_init(&log, 1 << 20);
+    o.log = keep_line;
+    o.log_ctx = &log;
+    open_rig(&r, &o);
+    CHECK_INT(count_named(&r, &log, "mine", 1), 1);
+    CHECK_INT(count_named(&r, &log, "mine", 1), 0);
+    CHECK_INT(count_named(&r, &log, "many", 5000), 16);
+    CHECK_INT(count_named(&r, &log, "mine", 1), 0);
+    for (int i = 0; i < 40; i++) {
+        (void)snprintf(prefix, sizeof prefix, "of_%d_", i);
+        CHECK_INT(count_named(&r, &log, prefix, 16), 16);
+        CHECK_INT(count_named(&r, &log, "mine", 1), 0);
+    }
+    CHECK_INT(count_named(&r, &log, "other", 1), 1);
+    CHECK_INT(count_named(&r, &log, "many", 1), 1); /* forgotten long since */
+    close_rig(&r);
+    buf_release(&log);
+}
