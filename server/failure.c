@@ -22,6 +22,7 @@ static const struct words {
     [MISSING_FIELD] = {400, invalid, "missing_required_parameter", invalid, 0},
     [UNSUPPORTED_FIELD] = {400, invalid, "unsupported_parameter", invalid, 0},
     [UNSUPPORTED_VALUE] = {400, invalid, "unsupported_value", invalid, 0},
+    [BAD_IMAGE] = {400, invalid, "invalid_image", invalid, 0},
     [PROMPT_TOO_LONG] = {400, invalid, "context_length_exceeded", invalid, 0},
     [PREVIOUS_NOT_FOUND] = {400, invalid, "previous_response_not_found", invalid, 0},
     [THREAD_UNSUPPORTED] = {400, invalid, "unsupported_parameter", invalid, 0},
@@ -88,6 +89,8 @@ static enum condition condition_of(lathe_status st)
         return BAD_VALUE;
     case LATHE_E_UNSUPPORTED:
         return UNSUPPORTED_VALUE;
+    case LATHE_E_IMAGE:
+        return BAD_IMAGE;
     case LATHE_E_CONTEXT:
         return PROMPT_TOO_LONG;
     case LATHE_E_BUSY:

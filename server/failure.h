@@ -14,6 +14,7 @@ enum condition {
     MISSING_FIELD,
     UNSUPPORTED_FIELD,
     UNSUPPORTED_VALUE,
+    BAD_IMAGE,
     PROMPT_TOO_LONG,
     PREVIOUS_NOT_FOUND, /* of a response to go on from */
     THREAD_UNSUPPORTED, /* Anthropic's threads: clients then send full histories */

@@ -39,6 +39,7 @@ typedef enum lathe_status {
     LATHE_E_CANCELLED,   /* lathe_request_cancel, or the engine closed */
     LATHE_E_BUSY,        /* no room for another request now */
     LATHE_E_DEVICE,      /* the accelerator failed: see lathe_engine_open */
+    LATHE_E_IMAGE,       /* an image that is not, or cannot be, read */
 } lathe_status;
 
 typedef struct lathe_error {
@@ -545,8 +546,8 @@ typedef struct lathe_event {
 typedef struct lathe_request lathe_request;
 
 /* Checks and queues a request. Everything in *o is copied. LATHE_E_CONTEXT, naming first the prompt's
- * tokens and then the context's, if the prompt does not fit; LATHE_E_UNSUPPORTED, naming the place, if the conversation has images or
- * videos, which lathe_render shows as the template's placeholders. */
+ * tokens and then the context's, if the prompt does not fit; naming the place, LATHE_E_IMAGE if the conversation has images, and LATHE_E_UNSUPPORTED
+ * if it has videos, which lathe_render shows as the template's placeholders. */
 lathe_status lathe_request_submit(lathe_engine *engine, const lathe_request_options *o,
                                   lathe_request **request, lathe_error *err);
 /* Its number among the engine's requests, from 1. */

@@ -137,7 +137,7 @@ static bool refuse_block(const struct reader *r, const char *path, const json_t 
     size_t n;
     const char *type = member(r, block, "type", &n);
     if (type && strcmp(type, "image") == 0)
-        return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
+        return refuse_field(r->f->failure, BAD_IMAGE, path,
                             "%s: image input needs the vision tower, which is not loaded", path);
     return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
                         "%s: a block of type '%.40s' is not supported here, only text, documents "

@@ -174,7 +174,7 @@ static bool put_part(const struct reader *r, struct buf *out, const char *path, 
     if (type && strcmp(type, "input_file") == 0)
         return put_file(r, out, path, part);
     if (type && strcmp(type, "input_image") == 0)
-        return refuse_field(r->failure, UNSUPPORTED_VALUE, path,
+        return refuse_field(r->failure, BAD_IMAGE, path,
                             "%s: image input needs the vision tower, which is not loaded", path);
     return refuse_field(r->failure, UNSUPPORTED_VALUE, path,
                         "%s: a part of type '%.40s' is not supported, only texts", path,

@@ -97,7 +97,8 @@ static bool check_media(struct builder_of_turns *b, const json_t *part, size_t k
         is_video |= strcmp(type, video[i]) == 0;
     }
     if (b->c->text_only && (is_image || is_video))
-        return run_fail(b->r, LATHE_E_UNSUPPORTED, "messages[%zu].content[%zu]: %s", b->i, k,
+        return run_fail(b->r, is_image ? LATHE_E_IMAGE : LATHE_E_UNSUPPORTED,
+                        "messages[%zu].content[%zu]: %s", b->i, k,
                         is_image ? "image input needs the vision tower, which is not loaded"
                                  : "videos are not supported");
     if (!is_text && !is_image && !is_video)

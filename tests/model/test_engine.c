@@ -358,7 +358,7 @@ TEST(bad_requests_are_named)
     REFUSED((void)0, LATHE_E_ARGUMENT, "messages");
     c.messages =
         "[{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": \"a.png\"}]}]";
-    REFUSED((void)0, LATHE_E_UNSUPPORTED,
+    REFUSED((void)0, LATHE_E_IMAGE,
             "messages[0].content[0]: image input needs the vision tower, which is not loaded");
     lathe_engine_close(e);
 }

@@ -150,12 +150,39 @@ def check_tokens_that_stop(s):
 
 
 def check_images_are_refused(s):
+    """Without a vision tower: whatever they are, wherever a dialect may have them, on every route that renders."""
     data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4IacBAALAAQ/aQIG5AAAAAElFTkSuQmCC"
-    chat = [{"type": "text", "text": "what"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}]
-    messages = [{"type": "text", "text": "what"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]
-    for path, content in (CHAT, chat), (CHAT + "/input_tokens", chat), (MESSAGES, messages), (MESSAGES + "/count_tokens", messages):
-        a = s.send("POST", path, {"messages": [{"role": "user", "content": content}]})
-        is_((path, a.status, "needs the vision tower" in a.json["error"]["message"]), (path, 400, True))
+    urls = "data:image/png;base64," + data, "data:image/png;base64,%%%", "data:", "http://127.0.0.1/a.png", "file:///etc/passwd", ""
+    user, text = {"role": "user", "content": "q"}, {"type": "text", "text": "what"}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    use = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    rows = []
+    for url in urls:
+        for image in {"type": "image_url", "image_url": {"url": url, "detail": "low"}}, {"type": "image_url", "image_url": url}, {"type": "image", "image": url}:
+            rows += [(CHAT, {"messages": [{"role": "user", "content": [text, image]}]}, "messages[0].content[1]"),
+                     (CHAT, {"messages": [user, call, {"role": "tool", "tool_call_id": "c", "content": [image]}]}, "messages[2].content[0]")]
+        image = {"type": "input_image", "image_url": url}
+        rows += [(RESPONSES, {"input": [{"role": "user", "content": [image]}]}, "input[0].content[0]"),
+                 (RESPONSES, {"input": [user, called, {"type": "function_call_output", "call_id": "c", "output": [image]}]}, "input[2].output[0]")]
+    rows += [(RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]")]
+    sources = [{"type": "base64", "media_type": "image/png", "data": x} for x in (data, "%%%", "", None)]
+    for source in sources + [{"type": "url", "url": urls[3]}, {"type": "file", "file_id": "f"}, None]:
+        image = {"type": "image", "source": source}
+        rows += [(MESSAGES, {"messages": [{"role": "user", "content": [text, image]}]}, None),
+                 (MESSAGES, {"messages": [user, use, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [image]}]}]}, None)]
+    for path, body, param in rows:
+        counts = path + ("/count_tokens" if path == MESSAGES else "/input_tokens")
+        dialect = {CHAT: "chat", RESPONSES: "responses", MESSAGES: "messages"}[path]
+        for route, more in (path, {}), (path, {"stream": True}), (counts, {}), ("/apply-template", {"dialect": dialect}):
+            a = s.send("POST", route, {**body, **more})
+            error = a.json["error"]
+            is_((route, body, a.status, "image input needs the vision tower" in error["message"]), (route, body, 400, True))
+            if route.startswith(MESSAGES):
+                is_((error["type"], error["message"].startswith("messages[")), ("invalid_request_error", True))
+            elif param:
+                is_((error["type"], error["code"], error["param"]), ("invalid_request_error", "invalid_image", param))
+    is_(s.send("GET", "/props").json["modalities"]["vision"], False)
 
 
 def check_the_count_of_an_image(_):

@@ -364,7 +364,7 @@ TEST(refusals)
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":1}]}]",
          "input[0].content[0]", "invalid_type"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]",
-         "input[0].content[0]", "unsupported_value"},
+         "input[0].content[0]", "invalid_image"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_file\",\"file_id\":\"x\"}]}"
          "]",
          "input[0].content[0]", "unsupported_value"},
