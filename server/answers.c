@@ -95,7 +95,8 @@ struct answers {
     pthread_mutex_t lock;
     struct entry *bucket[N_BUCKETS];
     struct kept *newest, *oldest;
-    size_t bytes, limit;
+    _Atomic(size_t) bytes; /* written with the lock */
+    size_t limit;
 };
 
 lathe_status answers_open(struct answers **out, size_t bytes, lathe_error *err)
@@ -111,6 +112,11 @@ lathe_status answers_open(struct answers **out, size_t bytes, lathe_error *err)
     m->limit = bytes;
     *out = m;
     return LATHE_OK;
+}
+
+size_t answers_bytes(const struct answers *m)
+{
+    return m ? m->bytes : 0;
 }
 
 static struct entry **bucket_of(struct answers *m, const unsigned char *key)

@@ -28,6 +28,8 @@ void recording_release(struct recording *a); /* no-op on a zeroed struct */
 struct answers;
 lathe_status answers_open(struct answers **m, size_t bytes, lathe_error *err);
 void answers_close(struct answers *m); /* NULL is allowed */
+/* Of all that it keeps; it takes no lock. */
+size_t answers_bytes(const struct answers *m);
 
 /* Keys of answers without calls: the messages before one, as JSON without the closing bracket, and its text. A prefix is
  * zeroed at first, and released; later keys of it are of more messages behind the same ones, and read those once. */

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answers.h"
 #include "base/histogram.h"
 #include "state.h"
+#include "store.h"
 
 /* ---- What is counted ------------------------------------------------------------------------ */
 
@@ -340,23 +342,39 @@ static void put_build(struct page *p, const struct server *s, const lathe_activi
     labelled(p, "lathe_kv_pages", "state", "idle", a->n_pages_idle);
     labelled(p, "lathe_kv_pages", "state", "free",
              a->n_pages - a->n_pages_running - a->n_pages_idle);
+}
+
+struct region {
+    const char *purpose;
+    uint64_t bytes;
+};
+
+static void put_regions(struct page *p, const char *where, const struct region *region, size_t n)
+{
+    char labels[128];
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(labels, sizeof labels, "where=\"%s\",purpose=\"%s\",", where,
+                       region[i].purpose);
+        sample(p, "lathe_memory_bytes", labels, (double)region[i].bytes);
+    }
+}
+
+static void put_memory(struct page *p, const struct server *s)
+{
+    const struct region own[] = {{"bodies", atomic_load(&s->bodies)},
+                                 {"responses", store_bytes(s->store)},
+                                 {"answers", answers_bytes(s->answers)}};
+    lathe_memory_plan plan;
+    family(p, "lathe_memory_bytes", "gauge", "Memory of the engine and of the server by purpose");
+    put_regions(p, "host", own, sizeof own / sizeof *own);
     if (!s->engine)
         return;
-    lathe_memory_plan plan;
     lathe_engine_plan(s->engine, &plan);
-    const char *where = strncmp(plan.device, "cpu", 3) == 0 ? "host" : "gpu";
-    const struct {
-        const char *purpose;
-        uint64_t bytes;
-    } row[] = {{"weights", plan.weights},     {"kv", plan.kv},
-               {"recurrent", plan.recurrent}, {"drafter", plan.drafter},
-               {"workspace", plan.workspace}, {"driver", plan.driver}};
-    family(p, "lathe_memory_bytes", "gauge", "The engine's memory by purpose");
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        (void)snprintf(labels, sizeof labels, "where=\"%s\",purpose=\"%s\",", where,
-                       row[i].purpose);
-        sample(p, "lathe_memory_bytes", labels, (double)row[i].bytes);
-    }
+    const struct region engine[] = {{"weights", plan.weights},     {"kv", plan.kv},
+                                    {"recurrent", plan.recurrent}, {"drafter", plan.drafter},
+                                    {"workspace", plan.workspace}, {"driver", plan.driver}};
+    put_regions(p, strncmp(plan.device, "cpu", 3) == 0 ? "host" : "gpu", engine,
+                sizeof engine / sizeof *engine);
 }
 
 static void put_requests(struct page *p, const struct metrics *m)
@@ -444,6 +462,7 @@ void metrics_show(struct exchange *x)
     put_speculation(&p, &a);
     put_latencies(&p, s->metrics, &a);
     put_build(&p, s, &a);
+    put_memory(&p, s);
     put_requests(&p, s->metrics);
     put_engine(&p, &a);
     buf_release(&p.model);

@@ -27,7 +27,8 @@ struct store {
     pthread_mutex_t lock;
     struct entry *oldest, *newest;
     int32_t n, n_most;
-    size_t bytes, bytes_most; /* bytes: of all that is alive */
+    _Atomic(size_t) bytes; /* of all that is alive; written with the lock */
+    size_t bytes_most;
 };
 
 lathe_status store_open(struct store **out, int32_t n_most, size_t bytes_most, lathe_error *err)
@@ -40,6 +41,11 @@ lathe_status store_open(struct store **out, int32_t n_most, size_t bytes_most, l
     s->bytes_most = bytes_most;
     *out = s;
     return LATHE_OK;
+}
+
+size_t store_bytes(const struct store *s)
+{
+    return s ? s->bytes : 0;
 }
 
 static struct entry *entry_of(struct stored *r)

@@ -24,6 +24,8 @@ struct store;
 /* n_most 0: nothing is kept. */
 lathe_status store_open(struct store **s, int32_t n_most, size_t bytes_most, lathe_error *err);
 void store_close(struct store *s); /* NULL is allowed */
+/* Of all that it keeps; it takes no lock. */
+size_t store_bytes(const struct store *s);
 
 /* Copies *r, and holds r->previous itself. */
 lathe_status store_put(struct store *s, const struct stored *r, lathe_error *err);

@@ -4,7 +4,7 @@ const char *lathe_status_name(lathe_status status)
 {
     static const char *const name[] = {"ok",        "argument",    "format",  "io",       "memory",
                                        "limit",     "unsupported", "context", "template", "numeric",
-                                       "cancelled", "busy",        "device"};
+                                       "cancelled", "busy",        "device",  "image"};
     return (size_t)status < sizeof name / sizeof *name ? name[status] : "unknown";
 }
 

@@ -237,6 +237,24 @@ def check_load(_):
         is_(s.send("GET", "/slots?fail_on_no_slot=1").status, 200)
 
 
+def check_memory(_):
+    with start() as s:
+        def held(purpose):
+            return value(read_metrics(s)[0], "lathe_memory_bytes", where="host", purpose=purpose)
+
+        is_([held(purpose) for purpose in ("bodies", "responses", "answers")], [0, 0, 0])
+        is_(held("weights") > 0, True)
+        a = s.send("POST", "/v1/responses", {"input": "a" * 1000, "max_output_tokens": 4, "ignore_eos": True})
+        is_(a.status, 200)
+        is_((held("responses") > 1000, held("answers") < 65 << 20), (True, True))
+        is_(s.send("DELETE", "/v1/responses/" + a.json["id"]).status, 200)
+        is_(held("responses"), 0)
+        with s.connect() as c:
+            c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + b" " * 50000)
+            wait_until(lambda: held("bodies") >= 50000)
+        wait_until(lambda: held("bodies") == 0)
+
+
 def check_thinking_and_calls(_):
     with start() as s:
         a = s.send("POST", CHAT, ask("What is a kiln?", thinking_budget=4, max_tokens=60, ignore_eos=False, temperature=0))
