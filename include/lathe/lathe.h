@@ -437,7 +437,8 @@ typedef struct lathe_request_options {
     uint64_t session;
     /* Requests with one prompt, whose state is copied: they say what they would say on their own.
      *   n_same       so many requests that are submitted later name this one; it waits until they are there, less those that
-     *                were cancelled since, and all of them have slots. Below the engine's n_slots
+     *                were cancelled since, and all of them have slots. Below the engine's n_slots. While those are not
+     *                free, as many as n_slots of its class and priority that stand behind it go first, if there are slots
      *   same_prompt  the lathe_request_number of the one that has the same prompt, cache_salt and sampling, seeds aside; 0:
      *                none. One that has read its prompt does not count; behind one that waits there is always room */
     int32_t n_same;

@@ -55,6 +55,7 @@ struct lathe_request {
 
     /* Guarded by the engine's lock. */
     lathe_request *next; /* in the queue */
+    int32_t n_passed;    /* that were admitted before it, though they stood behind it */
     bool is_attached;    /* the engine still knows it */
 };
 

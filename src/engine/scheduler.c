@@ -216,17 +216,43 @@ static bool is_early(const struct lathe_engine *e, const lathe_request *r)
     return n < r->n_same;
 }
 
+/* With the lock: may a request go before one that waits for more slots than are free? Only its equals, and no more than there are
+ * slots, since each makes it wait for one more to end. */
+static bool may_pass(const struct lathe_engine *e, const lathe_request *r,
+                     const lathe_request *waiting)
+{
+    return r->is_background == waiting->is_background && r->priority == waiting->priority &&
+           waiting->n_passed < e->options.n_slots;
+}
+
+/* With the lock: the place in the queue of the next request that there are slots for; NULL: none. */
+static lathe_request **queue_find_next(struct lathe_engine *e)
+{
+    const lathe_request *waiting = NULL; /* the first that waits for slots: it was passed most */
+    int32_t n_free = count_free_slots(e);
+    for (lathe_request **at = &e->queue; *at && n_free > 0; at = &(*at)->next) {
+        if (is_early(e, *at))
+            continue;
+        if (waiting && !may_pass(e, *at, waiting))
+            return NULL;
+        if (n_free > (*at)->n_same)
+            return at;
+        waiting = waiting ? waiting : *at;
+    }
+    return NULL;
+}
+
 /* The next request that there are slots for; NULL: none. */
 static lathe_request *next_request(struct lathe_engine *e)
 {
     lathe_request *r = NULL;
-    int32_t n_free = count_free_slots(e);
     pthread_mutex_lock(&e->lock);
-    lathe_request **at = &e->queue;
-    while (*at && is_early(e, *at))
-        at = &(*at)->next;
-    if (*at && n_free > (*at)->n_same)
+    lathe_request **at = queue_find_next(e);
+    if (at) {
+        for (lathe_request *q = e->queue; q != *at; q = q->next)
+            q->n_passed += !is_early(e, q);
         r = queue_take(e, at);
+    }
     pthread_mutex_unlock(&e->lock);
     return r;
 }

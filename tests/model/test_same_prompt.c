@@ -18,7 +18,7 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static lathe_engine *open_nano(const struct kind *k, int32_t n_queue)
+static lathe_engine *open_with(const struct kind *k, int32_t n_queue, int32_t n_ctx)
 {
     lathe_engine_options o;
     lathe_engine *e;
@@ -27,7 +27,7 @@ static lathe_engine *open_nano(const struct kind *k, int32_t n_queue)
     o.model_dir = test_path("models/nano");
     o.n_slots = SLOTS;
     o.n_queue = n_queue;
-    o.n_ctx = CONTEXT;
+    o.n_ctx = n_ctx;
     o.prefill_chunk = CHUNK;
     o.n_threads = 2;
     o.spec = k->spec;
@@ -35,6 +35,11 @@ static lathe_engine *open_nano(const struct kind *k, int32_t n_queue)
     o.fixed_k = true;
     CHECK_OK(lathe_engine_open(&e, &o, &err), &err);
     return e;
+}
+
+static lathe_engine *open_nano(const struct kind *k, int32_t n_queue)
+{
+    return open_with(k, n_queue, CONTEXT);
 }
 
 static lathe_request *begin(lathe_engine *e, const struct kind *k, int64_t seed, int32_t n_same,
@@ -258,5 +263,69 @@ TEST(one_in_the_queue_goes_away)
             CHECK_INT(last.usage.cached_tokens, i == 0 ? 0 : PROMPT);
         }
     }
+    lathe_engine_close(e);
+}
+
+static bool is_queued(lathe_engine *e, const lathe_request *r)
+{
+    pthread_mutex_lock(&e->lock);
+    bool is = queue_has(e, lathe_request_number(r));
+    pthread_mutex_unlock(&e->lock);
+    return is;
+}
+
+static lathe_request *begin_short(lathe_engine *e, int32_t max_tokens, int32_t priority,
+                                  bool is_background)
+{
+    lathe_request_options o;
+    lathe_request *r;
+    lathe_error err;
+    lathe_request_options_init(lathe_engine_text(e), false, &o);
+    o.text = "another";
+    o.n_text = 7;
+    o.ignore_eos = true;
+    o.max_tokens = max_tokens;
+    o.priority = priority;
+    o.is_background = is_background;
+    CHECK_OK(lathe_request_submit(e, &o, &r, &err), &err);
+    return r;
+}
+
+/* While slots for all of several are not free, others use those that are: as many as there are slots, of the same class and
+ * priority. Then they wait, so that it gets its turn. */
+TEST(others_pass_one_that_waits_for_slots)
+{
+    /* Room for one that runs until it is cancelled. */
+    lathe_engine *e = open_with(&kinds[0], 16, 16384);
+    lathe_event last;
+    lathe_request *all[SLOTS], *behind;
+    lathe_request *running = begin_short(e, -1, 0, false);
+    all[0] = begin(e, &kinds[0], 7, SLOTS - 1, 0);
+    for (int32_t i = 1; i < SLOTS; i++)
+        all[i] = begin(e, &kinds[0], 7 + i, 0, lathe_request_number(all[0]));
+    lathe_request *later = begin_short(e, 2, 1, false), *background = begin_short(e, 2, 0, true);
+    for (int32_t i = 0; i < SLOTS; i++) {
+        free(words_said(begin_short(e, 2, 0, false), &last));
+        CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
+    }
+    behind = begin_short(e, 2, 0, false);
+    /* The engine looks at the queue before each step of the one that runs. */
+    for (int i = 0; i < 50; i++) {
+        lathe_request_next(running, -1, &last);
+        CHECK(last.type != LATHE_EVENT_FINISH);
+    }
+    for (int32_t i = 0; i < SLOTS; i++)
+        CHECK(is_queued(e, all[i]));
+    CHECK(is_queued(e, behind) && is_queued(e, later) && is_queued(e, background));
+    lathe_request_cancel(running);
+    free(words_said(running, &last));
+    for (int32_t i = 0; i < SLOTS; i++) {
+        free(words_said(all[i], &last));
+        CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
+    }
+    free(words_said(behind, &last));
+    free(words_said(later, &last));
+    free(words_said(background, &last));
+    CHECK_INT(last.finish, LATHE_FINISH_LENGTH);
     lathe_engine_close(e);
 }
