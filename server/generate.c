@@ -762,6 +762,7 @@ bool generate_render(struct exchange *x, const struct dialect *d, const struct f
     g.chat.conversation.leave_ctx = x->watch.ctx;
     if (ok && lathe_engine_render(x->server->engine, g.options.conversation, out, &err))
         ok = refuse_status(&x->failure, &err);
+    x->response_id[0] = 0; /* nothing is answered */
     d->release(state);
     chat_release(&g.chat);
     arena_release(&g.arena);

@@ -366,6 +366,30 @@ def check_load(_):
         is_((wrong, a.returncode, a.stderr.startswith("load: ")), (wrong, 1, True))
 
 
+def table(text, heading):
+    """The first cells of the table below a heading."""
+    section = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return section, [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+
+
+def check_the_document_has_every_option_and_route(folder):
+    """docs/server.md against --help and GET /help, both ways."""
+    with open("docs/server.md") as f:
+        text = f.read()
+    option = r"--[a-z][a-z-]*[a-z]"
+    known = set(re.findall(option, subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True).stdout))
+    section, cells = table(text, "Options")
+    is_((known - set(re.findall(option, section)), set(re.findall(option, " ".join(cells))) - known), ({"--model"}, set()))
+    with Server(PROGRAM, MODEL) as s:
+        served = {tuple(line.split()[::len(line.split()) - 1]) for line in s.send("GET", "/help").body.decode().splitlines()}
+    served = {(methods.rstrip(","), path.split("{")[0]) for methods, path in served}
+    said = set()
+    for cell in table(text, "Routes")[1]:
+        methods = re.findall(r"GET|POST|DELETE", cell)
+        said |= {(method, path.split("?")[0].split("{")[0]) for method in methods for path in re.findall(r"/[^`\s]*", cell)}
+    is_((served - said, said - served), (set(), set()))
+
+
 def check_the_unit_for_systemd(folder):
     """Its command line is one that the program takes, and systemd has nothing to say about it."""
     with open("docs/lathe.service") as f:

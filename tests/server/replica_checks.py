@@ -177,6 +177,7 @@ def check_stored_responses_are_found(fleet):
         is_(fleet.proxy.send("GET", path).status, 404)
     is_(seen, {"a", "b"})
     is_("x-response-id" in fleet.answer({"input": "a", "store": False}, path=RESPONSES).headers, False)
+    is_("x-response-id" in fleet.answer({"input": "a"}, path=RESPONSES + "/input_tokens").headers, False)
 
 
 def check_large_bodies(fleet):
