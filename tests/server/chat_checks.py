@@ -331,7 +331,8 @@ def check_a_full_queue(_):
             c = post(s, endless)
             is_((c.code, 1 <= int(c.headers["retry-after"]) <= 60), ("queue_full", True))
             b.close()
-        wait_until(lambda: is_free(s), 5)
+        within(1, lambda: is_idle(s), "both")
+        is_(is_free(s), True)
 
 
 def check_requests_beside_each_other(_):
