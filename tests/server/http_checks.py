@@ -288,6 +288,82 @@ def check_dialects_render_alike(s):
             is_(s.send("POST", "/tokenize", dict(body, dialect=dialect)).json["count"], want["tokens"])
 
 
+def chat_of(turns):
+    messages = []
+    for kind, *v in turns:
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        if kind == "call":
+            if not last:
+                messages.append(last := {"role": "assistant", "content": ""})
+            last.setdefault("tool_calls", []).append({"id": v[0], "type": "function", "function": {"name": "f", "arguments": json.dumps(v[1])}})
+        elif kind == "result":
+            messages.append({"role": "tool", "tool_call_id": v[0], "content": v[1]})
+        else:
+            messages.append({"role": kind, "content": v[0]})
+    return {"messages": messages, "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}]}
+
+
+def responses_of(turns):
+    items = []
+    for kind, *v in turns:
+        if kind == "call":
+            items.append({"type": "function_call", "call_id": v[0], "name": "f", "arguments": json.dumps(v[1])})
+        elif kind == "result":
+            items.append({"type": "function_call_output", "call_id": v[0], "output": v[1]})
+        else:
+            items.append({"role": kind, "content": v[0]})
+    return {"dialect": "responses", "input": items, "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {}}]}
+
+
+def messages_of(turns):
+    messages = []
+    for kind, *v in turns:
+        role = {"call": "assistant", "result": "user"}.get(kind, kind)
+        block = {"type": "text", "text": v[0]}
+        if kind == "call":
+            block = {"type": "tool_use", "id": v[0], "name": "f", "input": v[1]}
+        elif kind == "result":
+            block = {"type": "tool_result", "tool_use_id": v[0], "content": v[1]}
+        joins = messages and messages[-1]["role"] == role and kind in ("call", "result")
+        if joins and messages[-1]["content"][0]["type"] != "text":
+            messages[-1]["content"].append(block)
+        else:
+            messages.append({"role": role, "content": [block]})
+    return {"dialect": "messages", "messages": messages, "tools": [{"name": "f", "description": "d", "input_schema": {}}]}
+
+
+def check_histories_of_all_kinds(s):
+    """What agents send after they were cut off, resumed or compacted: no error, the same prompt in all dialects, all that was said."""
+    big = "y" * (1 << 20)
+    rows = [
+        ([("user", "a"), ("call", "c", {"x": 1}), ("call", "c", {"x": 2}), ("result", "c", "one"), ("result", "c", "two"), ("user", "b")], ["one", "two"]),
+        ([("user", "a"), ("result", "nobody", "lost"), ("user", "b")], ["lost"]),
+        ([("user", "a"), ("call", "c1", {"x": 1}), ("call", "c2", {"x": 2}), ("result", "c2", "two"), ("user", "b")], ["two"]),
+        ([("user", "a"), ("call", "c1", {"x": 1}), ("result", "c9", "nine"), ("result", "c1", "one"), ("user", "b")], ["nine", "one"]),
+        ([("user", "a"), ("assistant", ""), ("user", "b")], ["a<|im_end|>\n<|im_start|>user\nb<"]),
+        ([("user", "a"), ("user", ""), ("user", "b")], ["user\n<|im_end|>"]),
+        ([("system", "one"), ("system", "two")], ["one\n\ntwo"]),
+        ([("user", "a"), ("call", "c", {}), ("result", "c", big), ("user", "b")], [big]),
+        ([("user", "a"), ("call", "c", {"x": big}), ("result", "c", ""), ("user", "b")], [big]),
+    ]
+    for turns, says in rows:
+        want = s.send("POST", "/apply-template", chat_of(turns))
+        is_((str(turns)[:200], want.status), (str(turns)[:200], 200))
+        at = 0
+        for text in says:
+            at = want.json["prompt"].index(text, at) + len(text)
+        for body in responses_of(turns), messages_of(turns):
+            a = s.send("POST", "/apply-template", body)
+            is_((str(turns)[:200], a.json if len(a.body) < 5000 else hash(a.body)), (str(turns)[:200], want.json if len(want.body) < 5000 else hash(want.body)))
+    late = [("user", "a"), ("system", "late"), ("user", "b")]
+    inline = s.send("POST", "/apply-template", dict(chat_of(late), chat_template_kwargs={"late_system": "inline"})).json
+    is_("<|im_start|>system\nlate<|im_end|>\n<|im_start|>user\nb" in inline["prompt"], True)
+    for body in responses_of(late), messages_of(late):
+        is_(s.send("POST", "/apply-template", body).json, inline)
+    merged = s.send("POST", "/apply-template", chat_of(late)).json["prompt"]
+    is_(merged.index("late") < merged.index("user\na"), True)
+
+
 def check_deep_and_broken_bodies(s):
     """B101 of the shared cases: each is 400, and memory does not grow with the depth."""
     q = '{"messages":[{"role":"user","content":"q"}],'
