@@ -224,6 +224,18 @@ def check_long_texts(_):
             is_(status == 200 or "128" in a.json["error"]["message"], True)
 
 
+def check_stored_responses(_):
+    """256 are kept, those used last."""
+    with Server(PROGRAM, MODEL) as s:
+        body = dict(DIALECTS["/v1/responses"][0], max_output_tokens=1)
+        ids = [s.send("POST", "/v1/responses", body).json["id"] for _ in range(256)]
+        is_(s.send("GET", "/v1/responses/" + ids[0]).status, 200)
+        ids.append(s.send("POST", "/v1/responses", body).json["id"])
+        is_([i for i in range(257) if s.send("GET", "/v1/responses/" + ids[i]).status != 200], [1])
+        a = s.send("POST", "/v1/responses", dict(body, previous_response_id=ids[1]))
+        is_((a.status, a.code), (400, "previous_response_not_found"))
+
+
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 4096, hard))
 ALL = [f for name, f in list(globals().items()) if name.startswith("check_")]
