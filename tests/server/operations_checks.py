@@ -367,26 +367,29 @@ def check_load(_):
 
 
 def table(text, heading):
-    """The first cells of the table below a heading."""
+    """The section below a heading, and the cells of its tables' rows."""
     section = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return section, [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return section, [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
 
 
 def check_the_document_has_every_option_and_route(folder):
-    """docs/server.md against --help and GET /help, both ways."""
+    """docs/server.md against --help and GET /help, both ways, and which routes need a key."""
     with open("docs/server.md") as f:
         text = f.read()
     option = r"--[a-z][a-z-]*[a-z]"
     known = set(re.findall(option, subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True).stdout))
-    section, cells = table(text, "Options")
-    is_((known - set(re.findall(option, section)), set(re.findall(option, " ".join(cells))) - known), (set(), set()))
-    with Server(PROGRAM, MODEL) as s:
-        served = {tuple(line.split()[::len(line.split()) - 1]) for line in s.send("GET", "/help").body.decode().splitlines()}
-    served = {(methods.rstrip(","), path.split("{")[0]) for methods, path in served}
-    said = set()
-    for cell in table(text, "Routes")[1]:
-        methods = re.findall(r"GET|POST|DELETE", cell)
-        said |= {(method, path.split("?")[0].split("{")[0]) for method in methods for path in re.findall(r"/[^`\s]*", cell)}
+    section, rows = table(text, "Options")
+    is_((known - set(re.findall(option, section)), set(re.findall(option, " ".join(r[0] for r in rows))) - known), (set(), set()))
+    served, said = set(), set()
+    with Server(PROGRAM, MODEL, "--api-key", "k", "--debug-routes") as s:
+        for line in s.send("GET", "/help").body.decode().splitlines():
+            served.add((line.split(",")[0], line.split()[-1].split("{")[0]))
+        for cell, key, *_ in table(text, "Routes")[1]:
+            for method in re.findall(r"GET|POST|DELETE", cell):
+                for path in re.findall(r"/[^`\s]*", cell):
+                    said.add((method, path.split("?")[0].split("{")[0]))
+                    status = s.send(method, re.sub(r"{\w+}", "0", path), b"{}" if method == "POST" else None).status
+                    is_((method, path, status == 401), (method, path, key.strip() == "yes"))
     is_((served - said, said - served), (set(), set()))
 
 
