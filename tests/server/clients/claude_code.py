@@ -80,6 +80,18 @@ def check_a_turn_with_tools():
         is_(s.history(), turn_as_seen(*reads(c), ["1\tapple\n2", "1\tpear\n2"]))
 
 
+def check_a_session_that_goes_on():
+    """In another process: the thinking comes back with its signature."""
+    more = "== tools\naccepted 3300 3200\nreasoning_end\ntext Yes.\nfinish stop 3300 3200 2 0\n"
+    with client() as c, Scripted(scripted_turn(*reads(c)) + more) as s, Recorder(s, 3) as r:
+        configure(c, r.port, CLAUDE_CODE_EXTRA_BODY='{"preserve_thinking": true}')
+        run(c, "Read a.txt and b.txt")
+        is_(run(c, "Sure?", "--continue")[-1]["result"], "Yes.")
+        is_(statuses(r), asked(3))
+        whole = turn_as_seen(*reads(c), ["1\tapple\n2", "1\tpear\n2"])
+        is_(s.history().startswith(whole + "Both are known.\n</think>\n\nThey say apple and pear.<|im_end|>\n"), True)
+
+
 def call(n, tool, **arguments):
     """The script of a request that is answered by a call."""
     return (
