@@ -115,17 +115,6 @@ def check_what_runs_ends_and_the_next_is_served(folder):
         is_((s.stop(), s.count("shutting down")), (0, 1))
 
 
-def check_a_failure_that_nobody_waits_for(folder):
-    with Failing(folder) as s:
-        s.fault("slow")
-        c = post(s, CHAT, {**TURN, "stream": True})
-        c.recv(4096)
-        s.fault("fail")
-        c.close()
-        s.wait_until_served(2)
-        is_(s.losses(), 1)
-
-
 def check_connections_while_it_starts_again(folder):
     """None is refused: it is answered before, or waits for the program that comes. While the model is loaded, requests and
     probes hear so."""
