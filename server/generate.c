@@ -56,6 +56,7 @@ struct run {
     int32_t n_choices, n_begun, n_over;
     struct trace_run *trace; /* NULL: none */
     struct work *work;       /* [n_choices] */
+    double *moved_ms;        /* [n_choices]: when the last piece came; 0: none */
     bool has_moved;          /* a piece came */
     struct bell bell;
     struct buf out;    /* of a stream, until it is written */
@@ -562,17 +563,17 @@ static void drain(struct run *r, int32_t choice)
     flush_all(r);
 }
 
-/* Times of the steps that gave something, for the metrics. */
-static void note_step(struct run *r)
+/* Times of the steps that gave a choice something, for the metrics. */
+static void note_step(struct run *r, int32_t choice)
 {
     struct metrics *m = r->x->server->metrics;
     if (!r->has_moved)
         return;
     if (r->step_ms == 0)
         metrics_first(m, (r->now_ms - r->started_ms) * 1e-3);
-    else
-        metrics_next(m, (r->now_ms - r->step_ms) * 1e-3);
-    r->step_ms = r->now_ms;
+    if (r->moved_ms[choice] > 0)
+        metrics_next(m, (r->now_ms - r->moved_ms[choice]) * 1e-3);
+    r->step_ms = r->moved_ms[choice] = r->now_ms;
     r->has_moved = false;
 }
 
@@ -593,9 +594,10 @@ static void follow(struct run *r)
     for (;;) {
         r->now_ms = clock_ms();
         for (int32_t i = 0; i < r->n_begun; i++)
-            if (!r->is_over[i])
+            if (!r->is_over[i]) {
                 drain(r, i);
-        note_step(r);
+                note_step(r, i);
+            }
         if (!is_going_on(r))
             break;
         write_out(r);
@@ -617,7 +619,8 @@ static bool make_room(struct run *r)
     r->is_over = arena_calloc(&r->g.arena, n, sizeof *r->is_over);
     r->work = arena_calloc(&r->g.arena, n, sizeof *r->work);
     r->recording = arena_calloc(&r->g.arena, n, sizeof *r->recording);
-    if (!r->request || !r->is_over || !r->work || !r->recording)
+    r->moved_ms = arena_calloc(&r->g.arena, n, sizeof *r->moved_ms);
+    if (!r->request || !r->is_over || !r->work || !r->recording || !r->moved_ms)
         return refuse(&r->x->failure, INTERNAL, "out of memory");
     r->n_choices = (int32_t)n;
     for (size_t i = 0; i < n; i++)

@@ -178,6 +178,8 @@ def check_choices_have_one_prompt(_):
             is_(value(new, "vllm:prefix_cache_queries_total"), n * prompt)
             is_(value(new, "vllm:prefix_cache_hits_total"), (n - 1) * prompt)
             is_(value(new, "vllm:request_generation_tokens_sum"), n * 9)
+            # Between two tokens of one answer, not of two.
+            is_(value(new, "vllm:inter_token_latency_seconds_count") <= n * 8, True)
             if stream:
                 is_(b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,' % (prompt, n * 9) in streamed, True)
             else:
