@@ -246,9 +246,9 @@ def check_memory(_):
 
         is_([held(purpose) for purpose in ("bodies", "responses", "answers")], [0, 0, 0])
         is_(held("weights") > 0, True)
-        a = s.send("POST", "/v1/responses", {"input": "a" * 1000, "max_output_tokens": 4, "ignore_eos": True})
+        a = s.send("POST", "/v1/responses", {"input": "a", "max_output_tokens": 4, "ignore_eos": True, "metadata": {"k": "v" * 500}})
         is_(a.status, 200)
-        is_((held("responses") > 1000, held("answers") < 65 << 20), (True, True))
+        is_(held("responses") > 500, True)
         is_(s.send("DELETE", "/v1/responses/" + a.json["id"]).status, 200)
         is_(held("responses"), 0)
         with s.connect() as c:
