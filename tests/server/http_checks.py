@@ -178,7 +178,7 @@ def check_refusals_before_the_body(s):
         is_(Answer(c).status, 404)
     with s.connect() as c:
         c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nExpect: 100-continue\r\n\r\n")
-        is_(Answer(c, has_body=False).status, 100)
+        is_(Answer(c, has_body=False, interim=True).status, 100)
         c.sendall(b'{"content":"a"}')
         is_(Answer(c).status, 200)
 

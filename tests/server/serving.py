@@ -86,11 +86,14 @@ class Server:
 
 
 class Answer:
-    """One response, read from a socket."""
+    """One response, read from a socket; interim ones before it are skipped, unless one is wanted."""
 
-    def __init__(self, s, has_body=True):
+    def __init__(self, s, has_body=True, interim=False):
         data = b""
-        while b"\r\n\r\n" not in data:
+        while b"\r\n\r\n" not in data or (data.startswith(b"HTTP/1.1 1") and not interim):
+            if data.startswith(b"HTTP/1.1 1") and b"\r\n\r\n" in data:
+                data = data.partition(b"\r\n\r\n")[2]
+                continue
             piece = s.recv(65536)
             if not piece:
                 break
