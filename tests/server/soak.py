@@ -1,8 +1,6 @@
 """A soak: clients that open connections in every dialect, read half and close at random, for a while; then a clean drain.
 
-    python3 tests/server/soak.py ./lathe models/nano [SECONDS [CONNECTIONS [OPTION...]]]
-
-Options of the server may follow; --turn-memory 64 --responses-store 256 --restore-reasoning on are those that it has by itself.
+    python3 tests/server/soak.py ./lathe models/nano [SECONDS [CONNECTIONS]]
 
 Resident memory is compared from a third of the time on, which is the warm-up: its median over the time up to the half with that
 over the last sixth; in less than 300 s it may grow. At the end no slot is taken, a request is answered, and the exit code is 0."""
@@ -20,8 +18,7 @@ from serving import Server
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 300
-# What is remembered of answers has bounds that would take longer to reach.
-OPTIONS = ("--slots", "4", "--log", "off", "--turn-memory", "1", "--responses-store", "16", "--restore-reasoning", "off", *sys.argv[5:])
+OPTIONS = ("--slots", "4", "--log", "off")
 CONNECTIONS = int(sys.argv[4]) if len(sys.argv) > 4 else 200
 
 
