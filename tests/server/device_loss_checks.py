@@ -167,7 +167,7 @@ def check_too_many_losses(folder):
         is_(s.lose().status, 500)
         is_(s.process.wait(60), 1)
         wait_until(lambda: s.count("too often"))
-        is_((s.count("starting again"), s.count("the rod is bent")), (3, 4))
+        is_((s.count("starting again"), s.count("must be closed and opened again")), (3, 4))
 
 
 def open_files(s):

@@ -2,7 +2,7 @@
  *
  *     FAULTS=DIR failing_lathe serve -m MODEL ...
  *
- * A linear that finds a file DIR/fail takes it away and says that the device failed. While there is a file DIR/slow, each takes a
+ * A linear that finds a file DIR/fail takes it away and says that the device failed; on a GPU it makes it fail. While there is a file DIR/slow, each takes a
  * millisecond, and while there is DIR/hold, a model that is being loaded stays at the half. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,12 +25,38 @@ static const char *fault(const char *name)
     return path;
 }
 
+#ifdef LATHE_CUDA
+/* A kernel that reads and writes at addresses that nobody has: the device is lost. */
+static void lose_device(void *stream)
+{
+    union {
+        uintptr_t at;
+        void *p;
+    } nowhere = {.at = 4096};
+    lathe_error err;
+    struct rmsnorm_args a = {
+        .y = tensor_2d(nowhere.p, DT_F32, 1, 256),
+        .in = tensor_2d(nowhere.p, DT_F32, 1, 256),
+        .w = tensor_1d(nowhere.p, DT_F32, 256),
+        .eps = 1e-6F,
+    };
+    (void)whole->rmsnorm(stream, &a, &err);
+}
+#endif
+
 static lathe_status linear(void *stream, const struct linear_args *a, lathe_error *err)
 {
     if (access(fault("slow"), F_OK) == 0)
         (void)nanosleep(&millisecond, NULL);
-    if (unlink(fault("fail")) == 0)
+    if (unlink(fault("fail")) == 0) {
+#ifdef LATHE_CUDA
+        if (whole->linear == backend_cuda.linear) {
+            lose_device(stream);
+            return whole->linear(stream, a, err);
+        }
+#endif
         return fail(err, LATHE_E_DEVICE, "the rod is bent");
+    }
     return whole->linear(stream, a, err);
 }
 
