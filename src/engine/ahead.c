@@ -8,13 +8,13 @@
 #include "base/log.h"
 #include "engine/engine.h"
 
-/* A round's graph serves the positions below FIRST_END << 3 i: kernels are launched for all of them, and what no row
+/* A round's graph serves the positions below FIRST_END << 2 i: kernels are launched for all of them, and what no row
  * sees costs a few microseconds. */
-enum { FIRST_END = 4096 };
+enum { FIRST_END = 1024 };
 
 static int32_t end_pos_of(const struct lathe_engine *e, int32_t i)
 {
-    int64_t end = (int64_t)FIRST_END << 3 * i;
+    int64_t end = (int64_t)FIRST_END << 2 * i;
     return end < e->options.n_ctx ? (int32_t)end : e->options.n_ctx;
 }
 

@@ -7,7 +7,9 @@
 
 enum {
     SCRATCH_BYTES =
-        48 << 20, /* rows are worked on in groups whose splits fit, but at least one row */
+        48 << 20,    /* rows are worked on in groups whose splits fit, but at least one row */
+    FEW_BLOCKS = 2,  /* a multiprocessor's, while blocks have fewer rows than they have room for */
+    FEWEST_ROWS = 2, /* of such a block */
 };
 
 struct attention {
@@ -602,7 +604,7 @@ static void launch_prompts(struct gpu *c, const struct batch *b, const struct at
 static void launch_splits(struct gpu *c, const struct attention_args *a, struct attention *v,
                           int32_t splits)
 {
-    int32_t queries = mma_queries(a, c->device), longest = 1, chunks = 0;
+    int32_t queries = mma_queries(a, c->device), longest;
     v->parts.log2 = queries > 0 && c->sm == 90 && v->parts.hd == PANELS_DIMS &&
                     v->page_shift >= 6 && v->wide_q && v->scale > 0;
     if (queries == 0) {
@@ -610,17 +612,20 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
         return;
     }
     v->chunk_rows = queries / v->group;
-    for (int32_t s = 0; s < a->b->n_seqs; s++) {
-        const struct batch_seq *q = &a->b->seq[s];
-        int32_t from = q->first_row > v->first_row ? q->first_row : v->first_row;
-        int32_t end = q->first_row + q->n_rows, last = v->first_row + v->n_rows;
-        int32_t n = (end < last ? end : last) - from;
-        if (n <= 0)
-            continue;
-        longest = n > longest ? n : longest;
-        chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
+    int32_t chunks = chunks_of(a->b, *v, &longest);
+    if (longest < v->chunk_rows)
+        v->chunk_rows = longest;
+    /* A block with few keys is bound by latency, which is shorter with fewer rows. */
+    while (v->parts.log2 && v->chunk_rows >= 2 * FEWEST_ROWS) {
+        struct attention half = *v;
+        half.chunk_rows /= 2;
+        int32_t n = chunks_of(a->b, half, &longest);
+        if ((int64_t)n * v->n_kv * splits > FEW_BLOCKS * c->n_sms)
+            break;
+        *v = half;
+        chunks = n;
     }
-    queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
+    queries = v->chunk_rows * v->group;
     launch_mma_queries(c, v, a->kv->k.dtype, queries, chunks, splits);
 }
 

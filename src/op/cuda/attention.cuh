@@ -594,4 +594,23 @@ __device__ __forceinline__ int32_t chunk_at(const A &a, int32_t i, int32_t *n_ro
     return 0;
 }
 
+/* How many of them there are, and the most rows of a sequence, 1 at least. On the host. */
+template <typename A>
+static inline int32_t chunks_of(const struct batch *b, const A &a, int32_t *longest)
+{
+    int32_t chunks = 0;
+    *longest = 1;
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        const struct batch_seq *q = &b->seq[s];
+        int32_t from = q->first_row > a.first_row ? q->first_row : a.first_row;
+        int32_t end = q->first_row + q->n_rows, last = a.first_row + a.n_rows;
+        int32_t n = (end < last ? end : last) - from;
+        if (n <= 0)
+            continue;
+        *longest = n > *longest ? n : *longest;
+        chunks += (n + a.chunk_rows - 1) / a.chunk_rows;
+    }
+    return chunks;
+}
+
 #endif

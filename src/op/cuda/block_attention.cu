@@ -9,7 +9,8 @@
 enum {
     SPLIT = 128,
     SCRATCH_BYTES =
-        32 << 20, /* rows are worked on in groups whose splits fit, but at least one row */
+        32 << 20,    /* rows are worked on in groups whose splits fit, but at least one row */
+    FEW_QUERIES = 8, /* of a block of a cluster */
 };
 
 struct block_attention {
@@ -245,9 +246,9 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 2)
         int32_t begin[2], end[2], row = query / a.group;
         splits_seen(a, sight_of(a, s, t + row), begin, end);
         int32_t n0 = end[0] - begin[0];
-        float4 x = merge_cluster(
-            &sh->part[query], sums + query * HD + lane * 4, n0 + end[1] - begin[1],
-            [&](int i) { return i < n0 ? begin[0] + i : begin[1] + i - n0; });
+        float4 x =
+            merge_cluster(&sh->part[query], sums + query * HD + lane * 4, n0 + end[1] - begin[1],
+                          [&](int i) { return i < n0 ? begin[0] + i : begin[1] + i - n0; });
         bf16 *o = (bf16 *)a.o + (int64_t)(t + row) * a.o_stride +
                   (int64_t)(kv_head * a.group + query - row * a.group) * HD + lane * 4;
         float y[4] = {x.x, x.y, x.z, x.w};
@@ -357,26 +358,21 @@ static bool has_mma(const struct block_attention_args *a)
 static bool launch_splits(struct gpu *c, const struct block_attention_args *a,
                           struct block_attention *v)
 {
-    int32_t longest = 1, chunks = 0;
     if (!has_mma(a)) {
         WITH_ACT(a->q.dtype, Q, WITH_ACT(a->ring->k.dtype, K, launch_loop<Q, K>(c, v)));
         return false;
     }
-    v->chunk_rows = SPLIT_QUERIES / v->group;
-    for (int32_t s = 0; s < a->b->n_seqs; s++) {
-        const struct batch_seq *q = &a->b->seq[s];
-        int32_t from = q->first_row > v->first_row ? q->first_row : v->first_row;
-        int32_t end = q->first_row + q->n_rows, last = v->first_row + v->n_rows;
-        int32_t n = (end < last ? end : last) - from;
-        if (n <= 0)
-            continue;
-        longest = n > longest ? n : longest;
-        chunks += (n + v->chunk_rows - 1) / v->chunk_rows;
-    }
-    int32_t queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
     bool merged =
         c->sm >= 90 && v->parts.n_splits <= CLUSTER_SPLITS && rows_aligned(v->o, v->o_stride, 2);
-    if (v->parts.hd == 64)
+    /* Clusters are bound by latency: few rows are sooner done. */
+    v->chunk_rows =
+        (merged && v->group <= FEW_QUERIES ? (int)FEW_QUERIES : (int)SPLIT_QUERIES) / v->group;
+    int32_t longest, chunks = chunks_of(a->b, *v, &longest);
+    int32_t queries = (longest < v->chunk_rows ? longest : v->chunk_rows) * v->group;
+    if (merged && queries <= FEW_QUERIES)
+        v->parts.hd == 64 ? launch_cluster<64, 1>(c, v, chunks)
+                          : launch_cluster<128, 1>(c, v, chunks);
+    else if (v->parts.hd == 64)
         merged ? launch_cluster<64, 6>(c, v, chunks) : launch_mma<64, 6>(c, v, chunks);
     else if (queries <= 32)
         merged ? launch_cluster<128, 4>(c, v, chunks) : launch_mma<128, 4>(c, v, chunks);
