@@ -150,8 +150,8 @@ struct operands {
     struct tensor in, y[MOST_PARTS], norm, head, squares, u;
 };
 
-static void call(struct exec *x, enum kind kind, const struct operands *o, const struct copies *c,
-                 int k)
+static void call(struct exec *x, enum phase phase, enum kind kind, const struct operands *o,
+                 const struct copies *c, int k)
 {
     const struct weight *w[MOST_PARTS];
     struct normed in = {.h = o->in,
@@ -159,10 +159,11 @@ static void call(struct exec *x, enum kind kind, const struct operands *o, const
                         .squares = o->squares,
                         .w = o->norm,
                         .eps = 1e-6f,
-                        .unscaled = true};
+                        .unscaled = phase != PHASE_PREFILL};
     for (int i = 0; i < c->n_parts; i++)
         w[i] = &c->w[i][k];
     exec_begin(x);
+    (void)exec_phase(x, phase);
     if (kind == LINEAR) {
         op_linear(x, o->y[0], o->in, w[0]);
     } else if (kind == LINEARS) {
@@ -185,7 +186,8 @@ static struct tensor on_device(struct tensor t)
     return t;
 }
 
-static void measure(struct bench *b, const struct product *p, const struct copies *c, int32_t T)
+static void measure(struct bench *b, const struct product *p, const struct copies *c,
+                    enum phase phase, int32_t T)
 {
     lathe_error err;
     double best = 1e9;
@@ -208,15 +210,16 @@ static void measure(struct bench *b, const struct product *p, const struct copie
     for (int r = 0; r < REPEATS; r++) {
         (void)cudaEventRecord(b->begin, raw);
         for (int k = 0; k < 2 * c->n; k++)
-            call(&b->x, p->kind, &o, c, k % c->n);
+            call(&b->x, phase, p->kind, &o, c, k % c->n);
         (void)cudaEventRecord(b->end, raw);
         double ms = ms_between(b->begin, b->end) / (2 * c->n);
         best = ms < best ? ms : best;
     }
     must(exec_end(&b->x, &err), &err);
-    printf("%-15s %-8s %6lldx%-6lld %2d rows %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
+    printf("%-15s %-8s %6lldx%-6lld %3d rows%s %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
            names[p->kind], weight_formats[p->format].name, (long long)rows, (long long)p->cols, T,
-           1e3 * best, c->bytes / best * 1e-9, 100 * c->bytes / best * 1e3 / b->copy);
+           phase == PHASE_PREFILL ? " of a prompt" : "", 1e3 * best, c->bytes / best * 1e-9,
+           100 * c->bytes / best * 1e3 / b->copy);
     backend_cuda.free(stream, o.in.data);
     backend_cuda.free(stream, o.norm.data);
     backend_cuda.free(stream, o.squares.data);
@@ -250,11 +253,11 @@ int main(int argc, char **argv)
         {LINEARS, WF_FP8_ROW, 5120, {12288, 1024, 1024}, 3},
         {GDN_PROJECT, WF_FP8_ROW, 5120, {10240, 6144}, 2},
     };
-    static const int32_t rows[] = {1, 8, 16};
+    static const int32_t rows[] = {1, 8, 16}, prompt[] = {16, 32, 64, 128, 256};
     static struct copies copies;
     struct bench b;
     lathe_error err;
-    size_t workspace = 64 << 20;
+    size_t workspace = 512 << 20;
     (void)argv;
     if (argc > 1) {
         fprintf(stderr, "usage: gpu_linear\n");
@@ -270,7 +273,9 @@ int main(int argc, char **argv)
     for (size_t s = 0; s < sizeof product / sizeof *product; s++) {
         copies_open(&copies, &product[s]);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-            measure(&b, &product[s], &copies, rows[i]);
+            measure(&b, &product[s], &copies, PHASE_DECODE, rows[i]);
+        for (size_t i = 0; i < sizeof prompt / sizeof *prompt; i++)
+            measure(&b, &product[s], &copies, PHASE_PREFILL, prompt[i]);
         copies_close(&copies);
     }
     return 0;

@@ -292,10 +292,10 @@ struct backend {
      * suits them; values stay, words need not. Their memory is the backend's own. NULL: there is no such
      * order. */
     lathe_status (*arrange)(void *stream, struct weight *const *w, size_t n, lathe_error *err);
-    /* Makes n products of one input at once, if it can and they need no scratch; `joined` then says what failed.
-     * NULL: it never can. */
+    /* Makes n products of one input at once, if it can; the first one's scratch is that of all, as large as any of them
+     * needs. `joined` then says what failed. NULL: it never can. */
     bool (*linears)(void *stream, const struct linear_args *a, int n);
-    /* The same for y = silu(gate) * up of two products of one size, y being the first's. */
+    /* The same, without scratch, for y = silu(gate) * up of two products of one size, y being the first's. */
     bool (*linear_silu_mul)(void *stream, const struct linear_args a[2]);
     /* The same for a product that is added to n->h; u and squares, but not w, are there then, and u is unscaled. */
     bool (*linear_add_norm)(void *stream, const struct linear_args *a, const struct normed *n);

@@ -1,6 +1,9 @@
 #include <stdio.h>
+#include <string.h>
 
 #include "op/run.h"
+
+enum { MOST_LINEARS = 4 };
 
 /* Fails the step where operands contradict each other. */
 static void check(struct exec *x, struct tensor y, struct tensor in, const struct weight *w,
@@ -83,20 +86,36 @@ static void scale_now(struct exec *x, struct normed *in, struct linear_args *a, 
         a[i].of = NULL;
 }
 
+/* Products of one input: at once where the backend can, which then has as much scratch as the largest needs. */
+static bool join(struct exec *x, struct linear_args *a, int n)
+{
+    if (x->planning || !x->backend->linears)
+        return false;
+    size_t mark = exec_push(x), scratch = 0;
+    for (int i = 0; i < n; i++) {
+        size_t own = x->backend->linear_scratch(x->stream, &a[i]);
+        scratch = own > scratch ? own : scratch;
+    }
+    struct linear_args of[MOST_LINEARS];
+    memcpy(of, a, (size_t)n * sizeof *a);
+    of->scratch = exec_tmp(x, DT_U8, 1, (int64_t)scratch);
+    bool joined = !x->status && op_joined(x, "linears", x->backend->linears(x->stream, of, n));
+    exec_pop(x, mark);
+    return joined || x->status;
+}
+
 void op_linears(struct exec *x, int n, const struct tensor *y, struct normed *in,
                 const struct weight *const *w)
 {
-    enum { MOST = 4 };
-    struct linear_args a[MOST];
-    bool (*linears)(void *, const struct linear_args *, int) = x->backend->linears;
-    OP_REQUIRE(x, "linears", n >= 1 && n <= MOST);
+    struct linear_args a[MOST_LINEARS];
+    OP_REQUIRE(x, "linears", n >= 1 && n <= MOST_LINEARS);
     for (int i = 0; i < n; i++) {
         check(x, y[i], in->u, w[i], false);
         a[i] = args_of(x, y[i], in->u, w[i], false);
         a[i].of = in->unscaled ? in : NULL;
     }
     OP_BEGIN(x);
-    if (!x->planning && linears && op_joined(x, "linears", linears(x->stream, a, n)))
+    if (join(x, a, n))
         return;
     scale_now(x, in, a, n);
     for (int i = 0; i < n; i++)
@@ -119,8 +138,10 @@ void op_linear_silu_mul(struct exec *x, struct tensor y, struct normed *in,
     bool (*joined)(void *, const struct linear_args *) = x->backend->linear_silu_mul;
     if (x->planning || !joined || !op_joined(x, "linear_silu_mul", joined(x->stream, a))) {
         scale_now(x, in, a, 2);
-        run(x, a[0]);
-        run(x, a[1]);
+        if (!join(x, a, 2)) {
+            run(x, a[0]);
+            run(x, a[1]);
+        }
         op_silu_mul(x, y, y, other);
     }
     exec_pop(x, mark);

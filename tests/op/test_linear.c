@@ -294,21 +294,24 @@ TEST(nvfp4)
     check_format(WF_NVFP4);
 }
 
-/* The same bits for a row whatever number of rows it is computed with, and wherever it and its result stand. */
-static void check_numbers(enum weight_format_id format, enum dtype act, enum dtype out,
-                          int64_t rows, int64_t cols, int64_t most, size_t offset, enum phase phase)
+static void check_numbers_of(const struct weight *w, enum dtype act, enum dtype out, bool add,
+                             int64_t most, enum phase phase, struct rng *r)
 {
     int n_envs;
+    int64_t rows = w->rows, cols = w->cols;
     struct op_env *env = op_envs(&n_envs);
-    struct rng r = {(uint64_t)(5 + format)};
-    struct random_weight x = random_weight(format, rows, cols, DT_F32, offset, &r);
-    struct tensor in = op_tensor(act, most, cols, 3);
-    op_fill_normal(&in, &r, 0, 1);
+    struct tensor in = op_tensor(act, most, cols, 3), before = op_tensor(out, most, rows, 0);
+    op_fill_normal(&in, r, 0, 1);
+    op_fill_normal(&before, r, 0, 3);
     struct tensor all = op_tensor(out, most, rows, 0);
     for (int i = 0; i < n_envs; i++) {
         if (i == 0 || strcmp(env[i].isa, env[i - 1].isa) != 0) {
             (void)exec_phase(&env[i].exec, phase);
-            op_linear(&env[i].exec, all, in, &x.w);
+            op_set(&all, &before);
+            if (add)
+                op_linear_add(&env[i].exec, all, in, w);
+            else
+                op_linear(&env[i].exec, all, in, w);
             op_check_ok(&env[i]);
         }
         for (int64_t T = 1, first = 0; T < most; T += T < 18 ? 1 : 37, first += 5) {
@@ -316,13 +319,19 @@ static void check_numbers(enum weight_format_id format, enum dtype act, enum dty
                 first = 0;
             int mark = op_mark();
             struct tensor y = op_tensor(out, T, rows, T % 3), part = tensor_rows(in, first, T);
-            op_case("%s, %s, %s to %s%s, rows %lld..%lld", env[i].name, weight_formats[format].name,
-                    dtype_name(act), dtype_name(out), phase == PHASE_PREFILL ? ", prefill" : "",
+            op_case("%s, %s, %s%s to %s%s%s, rows %lld..%lld", env[i].name,
+                    weight_formats[w->format].name, w->tiled ? "arranged, " : "", dtype_name(act),
+                    dtype_name(out), add ? ", add" : "", phase == PHASE_PREFILL ? ", prefill" : "",
                     (long long)first, (long long)(first + T - 1));
+            struct tensor old = tensor_rows(before, first, T);
+            op_set(&y, &old);
             if (T % 2)
                 part = op_copy(&part, act);
             (void)exec_phase(&env[i].exec, phase);
-            op_linear(&env[i].exec, y, part, &x.w);
+            if (add)
+                op_linear_add(&env[i].exec, y, part, w);
+            else
+                op_linear(&env[i].exec, y, part, w);
             op_check_ok(&env[i]);
             struct tensor want = tensor_rows(all, first, T);
             op_check_same("y", &y, &want);
@@ -330,6 +339,15 @@ static void check_numbers(enum weight_format_id format, enum dtype act, enum dty
         }
     }
     op_done();
+}
+
+/* The same bits for a row whatever number of rows it is computed with, and wherever it and its result stand. */
+static void check_numbers(enum weight_format_id format, enum dtype act, enum dtype out,
+                          int64_t rows, int64_t cols, int64_t most, size_t offset, enum phase phase)
+{
+    struct rng r = {(uint64_t)(5 + format)};
+    struct random_weight x = random_weight(format, rows, cols, DT_F32, offset, &r);
+    check_numbers_of(&x.w, act, out, false, most, phase, &r);
     release(&x);
 }
 
@@ -734,6 +752,29 @@ TEST(arranged_prompt_rows)
             struct random_weight x = random_tiled(tiled_formats[f], 1040, 1152, &r);
             check_weight(&x, true, DT_BF16, DT_BF16, true, T, PHASE_PREFILL, &r);
             check_weight(&x, true, DT_BF16, DT_F32, false, T, PHASE_PREFILL, &r);
+            release(&x);
+        }
+}
+
+/* Few rows of a prompt and many are computed by different kernels: the bits are the same. */
+TEST(arranged_prompt_any_number_of_rows)
+{
+    static const int64_t shape[][2] = {{1040, 1152}, {64, 17408}, {8208, 256}};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {14};
+    if (!env->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    need_prompt_kernels();
+    for (size_t f = 0; f < 4; f++)
+        for (size_t i = 0; i < 3; i++) {
+            struct random_weight x = random_tiled(tiled_formats[f], shape[i][0], shape[i][1], &r);
+            struct random_weight tiled = arranged(env, &x.w);
+            CHECK(tiled.w.tiled);
+            check_numbers_of(&tiled.w, DT_BF16, DT_BF16, true, 300, PHASE_PREFILL, &r);
+            check_numbers_of(&tiled.w, DT_BF16, i ? DT_F32 : DT_BF16, false, 300, PHASE_PREFILL,
+                             &r);
+            release(&tiled);
             release(&x);
         }
 }

@@ -16,6 +16,8 @@ struct gpu {
     cudaError_t failed; /* of a call that had no status to return */
     cudaError_t lost;   /* after which the device takes no more work of this process */
     struct gemm *gemm;  /* NULL where there is no cuBLASLt */
+    int rows_family; /* of cuBLASLt's algorithms whose sums linear_wgmma.cu makes too; negative: none */
+    bool rows_known; /* rows_family was looked for */
     enum prompt_math prompt_math;
 
     bool is_open; /* counted among the process's streams */
@@ -113,6 +115,16 @@ size_t cuda_linear_scratch(const void *stream, const struct linear_args *a);
 bool cuda_linear_prefill_takes(const struct gpu *c, const struct linear_args *a);
 size_t cuda_linear_prefill_scratch(const struct gpu *c, const struct linear_args *a);
 lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_args *a, lathe_error *err);
+/* linear_wgmma.cu: few rows of a prompt by tiled matrices, with the bits of linear_prefill.cu where cuBLASLt's algorithms for
+ * the product are of c->rows_family. cuda_linear_rows_open looks for it, once: it waits for the device and writes over
+ * cuda_scratch. cuda_linear_prefill_by_rows says whether all of it is so. */
+void cuda_linear_rows_open(struct gpu *c);
+bool cuda_linear_rows_takes(const struct gpu *c, const struct linear_args *a);
+bool cuda_linear_prefill_by_rows(const struct gpu *c, const struct linear_args *a);
+lathe_status cuda_linear_rows(struct gpu *c, const struct linear_args *a, lathe_error *err);
+/* n products of one input, with the first one's scratch; false: they cannot be made together. What fails is reported by
+ * cuda_launched. */
+bool cuda_linears_rows(struct gpu *c, const struct linear_args *a, int n);
 /* The same of linear_quantised.cu, which comes first where c->prompt_math wants it. */
 bool cuda_linear_quantised_takes(const struct gpu *c, const struct linear_args *a);
 size_t cuda_linear_quantised_scratch(const struct gpu *c, const struct linear_args *a);

@@ -245,6 +245,18 @@ bool gemm_has(struct gemm *g, struct gemm_shape shape)
     return g && find(g, shape)->has_algo;
 }
 
+int gemm_family(struct gemm *g, struct gemm_shape shape)
+{
+    const struct known *s = g ? find(g, shape) : NULL;
+    int32_t id;
+    size_t n;
+    if (!s || !s->has_algo ||
+        g->cublasLtMatmulAlgoConfigGetAttribute(&s->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id,
+                                                &n) != CUBLAS_STATUS_SUCCESS)
+        return -1;
+    return id;
+}
+
 lathe_status gemm(struct gpu *c, const struct gemm_args *a, lathe_error *err)
 {
     struct gemm *g = c->gemm;

@@ -49,6 +49,8 @@ struct gemm *gemm_open(void);
 void gemm_close(struct gemm *g);
 /* Is there an algorithm for matrices of this shape that adds in one order? NULL has none. */
 bool gemm_has(struct gemm *g, struct gemm_shape shape);
+/* Which family of algorithms serves the shape: those of one add in one way. Negative where there is none. */
+int gemm_family(struct gemm *g, struct gemm_shape shape);
 /* Of a shape that gemm_has. */
 lathe_status gemm(struct gpu *c, const struct gemm_args *a, lathe_error *err);
 

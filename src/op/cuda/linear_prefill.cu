@@ -352,6 +352,19 @@ extern "C" bool cuda_linear_prefill_takes(const struct gpu *c, const struct line
            (last == 0 || gemm_has(c->gemm, {.n = last, .k = a->w->cols, .d_f32 = f32}));
 }
 
+/* Do the kernels for few rows take it, and give the bits of this one? */
+extern "C" bool cuda_linear_prefill_by_rows(const struct gpu *c, const struct linear_args *a)
+{
+    if (cuda_linear_quantised_takes(c, a) || !cuda_linear_rows_takes(c, a) || !is_prompt(c, a) ||
+        !lies_well(a->w))
+        return false;
+    int64_t n = panel_of(a->w), last = a->w->rows % n;
+    bool f32 = has_finish(a) || a->y.dtype == DT_F32;
+    return gemm_family(c->gemm, {.n = n, .k = a->w->cols, .d_f32 = f32}) == c->rows_family &&
+           (last == 0 ||
+            gemm_family(c->gemm, {.n = last, .k = a->w->cols, .d_f32 = f32}) == c->rows_family);
+}
+
 /* ---- The product --------------------------------------------------------------------------------- */
 
 template <weight_format_id F, bool REST>
@@ -466,6 +479,8 @@ extern "C" lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_a
 {
     if (cuda_linear_quantised_takes(c, a))
         return cuda_linear_quantised(c, a, err);
+    if (cuda_linear_prefill_by_rows(c, a))
+        return cuda_linear_rows(c, a, err);
     const struct weight *w = a->w;
     struct parts p = parts_of(a);
     unsigned char *panel = (unsigned char *)a->scratch.data, *x = panel + p.panel;

@@ -616,6 +616,8 @@ static bool go_together(const struct gpu *c, const struct linear_args *a, int n)
 extern "C" bool cuda_linears(void *stream, const struct linear_args *a, int n)
 {
     struct gpu *c = cuda_of(stream);
+    if (cuda_linears_rows(c, a, n))
+        return true;
     if (!go_together(c, a, n))
         return false;
     launch_parts(c, a, n, false, NULL, NULL);
@@ -714,6 +716,7 @@ extern "C" lathe_status cuda_arrange(void *stream, struct weight *const *w, size
                                      lathe_error *err)
 {
     struct gpu *c = cuda_of(stream);
+    cuda_linear_rows_open(c);
     unsigned char *from = cuda_scratch(c);
     int *found = (int *)(from + ARRANGE), host;
     for (size_t i = 0; i < n && from; i++) {

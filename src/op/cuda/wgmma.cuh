@@ -110,15 +110,24 @@ WGMMA("bf16", bf16)
 WGMMA("f16", __half)
 #undef WGMMA
 
-/* The same for few columns: d [64, 8 NT], a in registers, and b's 8 NT rows the columns of d. */
-#define R1    "%0, %1, %2, %3"
-#define R2    R1 ", %4, %5, %6, %7"
-#define R3    R2 ", %8, %9, %10, %11"
-#define R6    R3 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+/* The same for 8 NT columns: d [64, 8 NT], a in registers, and b's 8 NT rows the columns of d. */
+#define R1 "%0, %1, %2, %3"
+#define R2 R1 ", %4, %5, %6, %7"
+#define R3 R2 ", %8, %9, %10, %11"
+#define R4 R3 ", %12, %13, %14, %15"
+#define R6 R4 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define R8 R6 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define R16                                                                                        \
+    R8 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "   \
+       "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define D1(d) D4(d, 0)
 #define D2(d) D1(d), D4(d, 4)
 #define D3(d) D2(d), D4(d, 8)
-#define D6(d) D3(d), D4(d, 12), D4(d, 16), D4(d, 20)
+#define DF(d) D3(d), D4(d, 12)
+#define D6(d) DF(d), D4(d, 16), D4(d, 20)
+#define D8(d) D6(d), D4(d, 24), D4(d, 28)
+#define D16(d)                                                                                     \
+    D8(d), D4(d, 32), D4(d, 36), D4(d, 40), D4(d, 44), D4(d, 48), D4(d, 52), D4(d, 56), D4(d, 60)
 #define WGMMA_FEW(NT, N, R, D, A, B, TYPE, NAME)                                                   \
     template <bool ADD>                                                                            \
     __device__ __forceinline__ void wgmma_few(float(&d)[NT * 4], const uint32_t(&a)[4],            \
@@ -133,7 +142,10 @@ WGMMA("f16", __half)
     WGMMA_FEW(1, "8", R1, D1, "%4, %5, %6, %7", "%8, %9", TYPE, NAME)                              \
     WGMMA_FEW(2, "16", R2, D2, "%8, %9, %10, %11", "%12, %13", TYPE, NAME)                         \
     WGMMA_FEW(3, "24", R3, D3, "%12, %13, %14, %15", "%16, %17", TYPE, NAME)                       \
-    WGMMA_FEW(6, "48", R6, D6, "%24, %25, %26, %27", "%28, %29", TYPE, NAME)
+    WGMMA_FEW(4, "32", R4, DF, "%16, %17, %18, %19", "%20, %21", TYPE, NAME)                       \
+    WGMMA_FEW(6, "48", R6, D6, "%24, %25, %26, %27", "%28, %29", TYPE, NAME)                       \
+    WGMMA_FEW(8, "64", R8, D8, "%32, %33, %34, %35", "%36, %37", TYPE, NAME)                       \
+    WGMMA_FEW(16, "128", R16, D16, "%64, %65, %66, %67", "%68, %69", TYPE, NAME)
 WGMMA_FEW_ALL("bf16", bf16)
 WGMMA_FEW_ALL("f16", __half)
 #undef WGMMA_FEW_ALL
@@ -141,11 +153,17 @@ WGMMA_FEW_ALL("f16", __half)
 #undef R1
 #undef R2
 #undef R3
+#undef R4
 #undef R6
+#undef R8
+#undef R16
 #undef D1
 #undef D2
 #undef D3
+#undef DF
 #undef D6
+#undef D8
+#undef D16
 #undef UPPER
 #undef D4
 #undef D32
