@@ -8,6 +8,8 @@
  *
  * Sums that are added to y go through `finish` too: cuBLASLt would round them before it adds.
  *
+ * Few rows by tiled matrices are of linear_wgmma.cu where that gives the same bits.
+ *
  * Panels, and how a product is computed, depend on the matrix, on y's dtype and on whether it is added to. Rows
  * fewer than LEAST_ROWS, and rows that lie where cuBLASLt cannot reach them, go through copies. */
 #include "op/cuda/cuda.cuh"

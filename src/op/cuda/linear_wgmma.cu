@@ -2,13 +2,14 @@
  * expanded in registers. The results are those of linear_prefill.cu, bit for bit.
  *
  * There cuBLASLt adds the products of 16 columns at a time to one sum in F32, in the order of the columns. So does this
- * kernel, with the same instruction: a warpgroup has 64 rows of W, four strips, and all columns of them. Whether
- * cuBLASLt's algorithm for a shape does is found when it is chosen (gemm.h).
+ * kernel, with the same instruction: a warpgroup has 64 rows of W, four strips, and all their columns. That cuBLASLt's
+ * algorithms do so is not documented: it is tried when matrices are put in this order (cuda_linear_rows_open), and
+ * tests/op/test_linear.c checks it.
  *
- * Rows of x are put in the order of the kernel's shared memory first (`pack`), in panels of 64 columns (wgmma.cuh). A
- * lane of a strip has eight neighbouring columns of 32, and four lanes 32; of 16, which are what is added at once, it
- * takes four from its own word or from that of lane ^ 2. What slots of the instruction these four are does not
- * matter as long as both factors agree: pack exchanges columns for it. */
+ * Rows of x are put in the order of shared memory first (`pack`), in panels of 64 columns (wgmma.cuh). In a word of a
+ * tile a lane has eight neighbouring columns; of the 16 that are added at once it takes four, of the word of lane q % 2
+ * or 2 + q % 2 of its quad: the first four where q < 2, else the others. Where in the instruction they stand does not
+ * matter if both factors agree: pack puts columns of x there. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
 #include "op/cuda/kv_tile.cuh"
@@ -61,6 +62,7 @@ template <int NT> __host__ __device__ constexpr int x_bytes()
 {
     return NT * 8 * UNIT_COLS * 2;
 }
+
 /* ---- Rows ---------------------------------------------------------------------------------------- */
 
 struct pack_args {
@@ -223,6 +225,7 @@ template <weight_format_id F> __host__ __device__ constexpr int sums()
 {
     return F == WF_FP8_BLOCK ? 2 : 1;
 }
+
 /* What it becomes in y, as cuBLASLt and `finish` in linear_prefill.cu do it. */
 template <weight_format_id F>
 __device__ __forceinline__ void put(const rows_part &p, int32_t t, int32_t row, float sum, float by)
@@ -243,9 +246,12 @@ __device__ __forceinline__ void put(const rows_part &p, int32_t t, int32_t row, 
 }
 #endif
 
-/* T <= 8 NT. Blocks stay: each has its share of strips, neighbours, and takes up to `slots` of them at a time, one a warp. A
- * warp copies its strips' units itself, ahead and past the end of a strip into its next one, and begins before the
- * kernels in front have ended. Units of x are copied by a warp of their own, for all. Bound by the weights' bytes as long as rows are few, then by those of x. */
+/* T <= 8 NT. Blocks stay: each has its share of strips, neighbours, and takes up to `slots` of them at a time, one a warp.
+ * A warp copies its strips' units itself, ahead and past the end of a strip into its next one, and begins before the
+ * kernels in front have ended. Units of x are copied by a warp of their own, for all.
+ *
+ * Bound by integer operations as long as rows are few, of which a multiprocessor does half as many as others, at 128 rows
+ * by tensor cores; where a block has three strips or fewer by one warp's latencies. */
 template <weight_format_id F, int NT>
 __global__ void __launch_bounds__(threads_of(warpgroups<F>()), 1)
     linear_rows(const __grid_constant__ rows_args a)
@@ -570,7 +576,8 @@ static void multiply_any(struct gpu *c, const struct linear_args *a, int n)
 extern "C" bool cuda_linear_rows_takes(const struct gpu *c, const struct linear_args *a)
 {
     return c->rows_known && c->rows_family >= 0 && a->w->tiled && a->in.dtype == DT_BF16 &&
-           a->in.dim[0] <= MOST_ROWS && rows_aligned(a->in.data, a->in.stride, sizeof(bf16));
+           a->in.dim[0] <= MOST_ROWS && rows_aligned(a->in.data, a->in.stride, sizeof(bf16)) &&
+           (a->w->format != WF_NVFP4 || is_aligned(a->w->scales.data, 16));
 }
 
 extern "C" lathe_status cuda_linear_rows(struct gpu *c, const struct linear_args *a,
