@@ -144,7 +144,7 @@ $B/tests/server/scripted_server: $B/tests/server/scripted_server.o $B/tests/serv
 	$(CC) $(LDFLAGS) -o $@ $^ -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 # `lathe serve` over a device that fails when a test wants it.
 $B/tests/server/failing_lathe: $B/tests/server/failing_lathe.o $(filter-out $B/cli/main.o,$(CLI_OBJ)) $B/libserver.a $B/libcore.a
-	$(CC) $(LDFLAGS) -o $@ $^ -Wl,--wrap=lathe_engine_open -ledit -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ -Wl,--wrap=lathe_engine_open,--wrap=lathe_engine_close -ledit -lmicrohttpd -lgnutls -lzstd $(LDLIBS)
 $B/libfuzz.a: $(FUZZ_OBJ)
 	@rm -f $@
 	$(CROSS)ar rcs $@ $^

@@ -427,7 +427,8 @@ static lathe_status start_again(struct serve *v, struct signals *signals, lathe_
                     many ? "ending, since devices failed too often in the last hour"
                          : "ending, since the device failed (--on-device-loss)");
     lathe_status st = LATHE_OK;
-    if (signals_leave(signals))
+    /* Where one has come they are taken on: a second one ends the process even if closing the engine hangs. */
+    if (atomic_load(&signals->must_end) || signals_leave(signals))
         fprintf(stderr, "lathe: shutting down\n");
     else
         st = restart_execute(&v->restart, err);

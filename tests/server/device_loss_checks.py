@@ -230,6 +230,33 @@ def check_a_signal_while_it_starts_again(folder):
         is_(s.count(" serving "), 1)
 
 
+def check_a_second_signal(folder):
+    """It ends the process at once, also where the engine of a device that failed does not close. Texts that are tokenised keep the
+    server busy until the first one is there, if the machine is not."""
+    text = {"content": " ".join(f"word{i % 977}" for i in range(3 << 20))}
+    for _ in range(5):
+        with Failing(folder) as s:
+            s.fault("hang")
+            held = [post(s, "/tokenize", text) for _ in range(4)]
+            s.lose()
+            wait_until(lambda: s.count("starting again"), 60)
+            s.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: s.count("shutting down"), 60)
+            s.process.send_signal(signal.SIGTERM)
+            try:
+                code = s.process.wait(5)
+            except subprocess.TimeoutExpired:
+                s.process.kill()
+                code = None
+            s.fault("hang", False)
+            for c in held:
+                c.close()
+            if code is not None:
+                is_(code, 1)
+                return
+    raise AssertionError("it does not end")
+
+
 def check_a_model_that_cannot_be_loaded_again(folder):
     with tempfile.TemporaryDirectory() as model:
         for name in os.listdir(MODEL):

@@ -3,7 +3,7 @@
  *     FAULTS=DIR failing_lathe serve -m MODEL ...
  *
  * A linear that finds a file DIR/fail takes it away and says that the device failed; on a GPU it makes it fail. While there is a file DIR/slow, each takes a
- * millisecond, and while there is DIR/hold, a model that is being loaded stays at the half. */
+ * millisecond, and while there is DIR/hold, a model that is being loaded stays at the half; while there is DIR/hang, an engine does not close. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -81,6 +81,15 @@ lathe_status __wrap_lathe_engine_open(lathe_engine **e, const lathe_engine_optio
     failing.linear = linear;
     (*e)->step.x.backend = &failing; /* nothing runs yet */
     return LATHE_OK;
+}
+
+void __real_lathe_engine_close(lathe_engine *e);
+void __wrap_lathe_engine_close(lathe_engine *e);
+void __wrap_lathe_engine_close(lathe_engine *e)
+{
+    while (access(fault("hang"), F_OK) == 0)
+        (void)nanosleep(&millisecond, NULL);
+    __real_lathe_engine_close(e);
 }
 
 int main(int argc, char **argv)
