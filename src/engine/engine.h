@@ -50,7 +50,8 @@ struct spec {
     struct draft_law *law;         /* [n_slots, draft_k] with rejection sampling, else NULL */
 };
 
-enum { AHEAD_ENDS = 5 }; /* lengths of a context that rounds are captured for, at most */
+/* Lengths of a context that rounds are captured for, at most: up to the longest that a model declares. */
+enum { AHEAD_ENDS = 11 };
 
 /* Rounds that the device decides, of one slot that decodes alone: the next one runs while the host reads the last one's
  * tokens. */
