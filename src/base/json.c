@@ -574,7 +574,7 @@ static lathe_status build_tree(struct json_doc *d, const struct scan *c)
     (void)pthread_once(&tree_once, note_failures);
     tree_no_memory = false;
     d->root = json_load_callback(feed_some, &f, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    if (tree_no_memory) {
+    if (tree_no_memory || f.st) {
         json_decref(d->root);
         d->root = NULL;
     }
