@@ -879,6 +879,59 @@ TEST(linear_silu_mul)
             }
 }
 
+/* Both, for few rows of a prompt and for more, by matrices that are large enough for the kernels of prompts. */
+TEST(arranged_linears_of_a_prompt)
+{
+    enum { N = 3, COLS = 1152 };
+    static const int64_t rows[N] = {1040, 912, 1040};
+    static const int64_t T[] = {1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257};
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {16};
+    if (!env->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    need_prompt_kernels();
+    for (size_t f = 0; f < 4; f++) {
+        struct random_weight x[N], tiled[N];
+        const struct weight *w[N];
+        for (int k = 0; k < N; k++) {
+            x[k] = random_tiled(tiled_formats[f], rows[k], COLS, &r);
+            tiled[k] = arranged(env, &x[k].w);
+            w[k] = &tiled[k].w;
+            CHECK(w[k]->tiled);
+        }
+        for (size_t i = 0; i < sizeof T / sizeof *T; i++) {
+            struct tensor in = op_tensor(DT_BF16, T[i], COLS, 8), y[N + 1], alone[N];
+            enum phase outside = exec_phase(&env->exec, PHASE_PREFILL);
+            op_fill_normal(&in, &r, 0, 1);
+            for (int k = 0; k < N; k++) {
+                enum dtype out = k == 1 ? DT_F32 : DT_BF16;
+                y[k] = op_tensor(out, T[i], rows[k], 2 * k);
+                alone[k] = op_tensor(out, T[i], rows[k], 2 * k);
+                op_linear(&env->exec, alone[k], in, w[k]);
+            }
+            op_case("%s, %s, T %lld", env->name, weight_formats[w[0]->format].name,
+                    (long long)T[i]);
+            struct normed rows_in = normed_already(in);
+            op_linears(&env->exec, N, y, &rows_in, w);
+            op_check_ok(env);
+            for (int k = 0; k < N; k++)
+                op_check_same("y", &y[k], &alone[k]);
+            y[N] = op_tensor(DT_BF16, T[i], rows[0], 5);
+            op_silu_mul(&env->exec, alone[0], alone[0], alone[2]);
+            op_linear_silu_mul(&env->exec, y[N], &rows_in, w[0], w[2]);
+            op_check_ok(env);
+            op_check_same("silu(gate) * up", &y[N], &alone[0]);
+            (void)exec_phase(&env->exec, outside);
+            op_done();
+        }
+        for (int k = 0; k < N; k++) {
+            release(&x[k]);
+            release(&tiled[k]);
+        }
+    }
+}
+
 /* ---- Sums and their norms ------------------------------------------------------------------------- */
 
 enum {
