@@ -69,8 +69,23 @@ bool json_is_parts(const json_t *v)
     return json_is_array(v);
 }
 
+bool put_result_json(struct buf *out, const struct json_doc *d, const json_t *content)
+{
+    size_t n;
+    struct buf text;
+    if (!content || json_is_null(content) || json_text(d, content, &n) || json_is_parts(content))
+        return false;
+    buf_init(&text, TEXT_LIMIT);
+    json_print(&text, d, content);
+    json_escape(out, buf_str(&text), text.len);
+    buf_inherit(out, &text);
+    buf_release(&text);
+    return true;
+}
+
 void writer_content(const struct writer *w, const json_t *content, bool is_tool)
 {
+    size_t n;
     if (json_is_parts(content)) {
         buf_putc(w->out, '[');
         for (size_t i = 0; i < json_array_size(content); i++) {
@@ -79,16 +94,10 @@ void writer_content(const struct writer *w, const json_t *content, bool is_tool)
             put_part(w, json_array_get(content, i));
         }
         buf_putc(w->out, ']');
-    } else if (is_tool && (json_is_array(content) || json_is_object(content))) {
-        /* Some bridges send a result as it is: its JSON text. */
-        struct buf text;
-        buf_init(&text, TEXT_LIMIT);
-        json_print(&text, w->d, content);
-        json_print_string(w->out, buf_str(&text), text.len);
-        buf_inherit(w->out, &text);
-        buf_release(&text);
-    } else if (is_tool && (!content || json_is_null(content))) {
-        buf_puts(w->out, "\"\"");
+    } else if (is_tool && !json_text(w->d, content, &n)) {
+        buf_putc(w->out, '"');
+        (void)put_result_json(w->out, w->d, content);
+        buf_putc(w->out, '"');
     } else if (content) {
         json_print(w->out, w->d, content);
     } else {

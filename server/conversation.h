@@ -44,5 +44,8 @@ bool chat_thinking(const struct fields *f, struct chat *c);
 void chat_release(struct chat *c);
 /* An array of objects that say their type: parts of a content. */
 bool json_is_parts(const json_t *v);
+/* Whether the content of a tool's result is neither text, parts nor absent: then its JSON text is what the tool said, and is
+ * put, JSON-escaped; else nothing is. */
+bool put_result_json(struct buf *out, const struct json_doc *d, const json_t *content);
 
 #endif

@@ -162,9 +162,10 @@ static void put_line(struct reader *r, const json_t *object, const char *name)
 static bool put_document(struct reader *r, const char *path, const json_t *block)
 {
     const json_t *source = json_object_get(block, "source");
+    size_t n;
     bool is_text = is_type(r, source, "text"), is_content = is_type(r, source, "content");
     const json_t *text = json_object_get(source, is_text ? "data" : "content");
-    if ((!is_text && !is_content) || (is_text && !json_is_string(text)))
+    if ((!is_text && !is_content) || (is_text && !json_text(&r->f->doc, text, &n)))
         return refuse_field(r->f->failure, UNSUPPORTED_VALUE, path,
                             "%s: of documents only sources of type text and content are supported",
                             path);
@@ -228,6 +229,11 @@ static bool put_texts_of(struct reader *r, const char *path, const json_t *v)
     size_t n;
     const char *s = json_text(&r->f->doc, v, &n);
     bool ok = true;
+    if (v && !s && !json_is_array(v) && !json_is_null(v))
+        return refuse_field(r->f->failure, BAD_TYPE, path,
+                            "%s: expected the text of a block as a string or an array of blocks, "
+                            "found %s",
+                            path, json_big_integer(&r->f->doc, v) ? "a number" : json_kind(v));
     if (s)
         json_escape(r->out, s, n);
     for (size_t i = 0; !s && i < json_array_size(v) && ok; i++)
@@ -257,9 +263,11 @@ static bool put_user(struct reader *r, const char *path, const json_t *content)
         const char *id = member(r, block, "tool_use_id", &n);
         n_results++;
         open_message(r, "tool");
-        if (!put_texts(r, path, json_object_get(block, "content")))
+        buf_putc(r->out, '"');
+        if (!put_result_json(r->out, &r->f->doc, json_object_get(block, "content")) &&
+            !put_texts_of(r, path, json_object_get(block, "content")))
             return false;
-        buf_puts(r->out, ", \"tool_call_id\": ");
+        buf_puts(r->out, "\", \"tool_call_id\": ");
         json_print_string(r->out, id ? id : "", id ? n : 0);
         buf_putc(r->out, '}');
     }

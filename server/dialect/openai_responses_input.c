@@ -181,8 +181,7 @@ static bool put_part(const struct reader *r, struct buf *out, const char *path, 
                         type ? type : "");
 }
 
-/* Objects that say what they are. */
-/* A string, or parts joined, JSON-escaped. With is_result, other JSON is its own text and nothing is empty. */
+/* A string, or parts joined, JSON-escaped. is_result: as put_result_json has it, and nothing is empty. */
 static bool put_content(const struct reader *r, struct buf *out, const char *path, const json_t *v,
                         bool is_result)
 {
@@ -197,14 +196,7 @@ static bool put_content(const struct reader *r, struct buf *out, const char *pat
             if (!put_part(r, out, at, json_array_get(v, i)))
                 return false;
         }
-    } else if (is_result && v && !json_is_null(v)) {
-        struct buf text;
-        buf_init(&text, TEXT_LIMIT);
-        json_print(&text, r->d, v);
-        json_escape(out, buf_str(&text), text.len);
-        buf_inherit(out, &text);
-        buf_release(&text);
-    } else if (!is_result) {
+    } else if (!(is_result && put_result_json(out, r->d, v)) && !is_result) {
         return refuse_field(r->failure, BAD_TYPE, path,
                             "%s: expected a string or an array of parts, found %s", path,
                             json_kind(v));

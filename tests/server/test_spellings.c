@@ -313,6 +313,82 @@ TEST(items_and_blocks_with_a_meaning_of_their_own)
     CHECK_ALL(rows);
 }
 
+/* What a tool said, as each dialect spells it: text, parts, nothing, or any other JSON, which is its own text. */
+TEST(results_of_tools)
+{
+    static const struct {
+        const char *head, *tail;
+    } dialect[] = {
+        {"{\"messages\":[" USER
+         ",{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+         "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+         "{\"role\":\"tool\",\"tool_call_id\":\"1\"",
+         "}]}"},
+        {"{\"dialect\":\"responses\",\"input\":[" USER
+         ",{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},"
+         "{\"type\":\"function_call_output\",\"call_id\":\"1\"",
+         "}]}"},
+        {"{\"dialect\":\"messages\",\"messages\":[" USER
+         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+         "\"input\":{}}]},"
+         "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"1\"",
+         "}]}]}"}};
+    static const struct {
+        const char *content, *shown; /* NULL: absent */
+    } rows[] = {
+        {NULL, ""},
+        {"null", ""},
+        {"[]", ""},
+        {"\"x\"", "x"},
+        {"[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"text\",\"text\":\"y\"}]", "xy"},
+        {"{\"b\":[1,\"c\"]}", "{\\\"b\\\": [1, \\\"c\\\"]}"},
+        {"[\"x\",\"y\"]", "[\\\"x\\\", \\\"y\\\"]"},
+        {"[{\"text\":\"x\"}]", "[{\\\"text\\\": \\\"x\\\"}]"},
+        {"[{\"type\":\"text\",\"text\":\"x\"},5]",
+         "[{\\\"type\\\": \\\"text\\\", \\\"text\\\": \\\"x\\\"}, 5]"},
+        {"5", "5"},
+        {"123456789012345678901234567890", "123456789012345678901234567890"},
+        {"true", "true"},
+    };
+    struct rig r;
+    open_rig(&r, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < sizeof dialect / sizeof *dialect; k++) {
+            char body[600], shown[120];
+            const char *name = !rows[i].content ? "" : k == 1 ? ",\"output\":" : ",\"content\":";
+            (void)snprintf(body, sizeof body, "%s%s%s%s", dialect[k].head, name,
+                           rows[i].content ? rows[i].content : "", dialect[k].tail);
+            (void)snprintf(shown, sizeof shown, "<tool_response>\\n%s\\n</tool_response>",
+                           rows[i].shown);
+            check_rows(&r, &(struct row){"/apply-template", body, 200, shown}, 1);
+        }
+    close_rig(&r);
+}
+
+TEST(texts_of_blocks_that_are_no_text)
+{
+    static const struct row rows[] = {
+        {"/apply-template",
+         BLOCK("{\"type\":\"search_result\",\"title\":\"t\",\"source\":\"s\",\"content\":{"
+               "\"a\":1}"
+               "}"),
+         400,
+         "messages[1].content: expected the text of a block as a string or an array of "
+         "blocks, found an object"},
+        {"/apply-template",
+         BLOCK("{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":{\"a\":1}}}"),
+         400, "found an object"},
+        {"/apply-template",
+         BLOCK("{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":7}}"), 400,
+         "found a number"},
+        {"/apply-template",
+         BLOCK("{\"type\":\"document\",\"source\":{\"type\":\"text\",\"data\":"
+               "123456789012345678901234567890}}"),
+         400, "only sources of type text and content"},
+    };
+    CHECK_ALL(rows);
+}
+
 TEST(members_of_replies)
 {
     static const char *const models[] = {"\"object\":\"list\"",
