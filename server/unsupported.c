@@ -1,5 +1,6 @@
 #include "unsupported.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,12 +10,22 @@ void known_add(struct known_fields *k, const char *const *name, size_t n)
         k->name[k->n++] = name[i];
 }
 
+static bool known_has(const struct known_fields *k, const char *name)
+{
+    size_t i = 0;
+    while (i < k->n && strcmp(k->name[i], name) != 0)
+        i++;
+    return i < k->n;
+}
+
 /* ---- Fields that must ask for what is done anyway ------------------------------------------- */
 
 static bool is_neutral(const json_t *v, const char *value)
 {
     if (!v)
         return true;
+    if (json_is_array(v))
+        return json_array_size(v) == 0 && strcmp(value, "[]") == 0;
     if (json_is_boolean(v))
         return strcmp(value, json_is_true(v) ? "true" : "false") == 0;
     return json_is_number(v) && value[0] >= '0' && value[0] <= '9' &&
@@ -75,10 +86,56 @@ static const struct neutral_field samplers[] = {
     {"xtc_probability", "0"},
     {"dry_multiplier", "0"},
     {"mirostat", "0"},
+    {"mirostat_mode", "0"},
     {"dynatemp_range", "0"},
+    {"lora", "[]"},
     {"use_beam_search", "false"},
     {"length_penalty", "1"},
 };
+
+/* Fields of samplers that are off: numbers, and what breaks a sequence. They change nothing. */
+static const char *const tuners[] = {
+    "xtc_threshold", "dry_base",     "dry_allowed_length", "dry_penalty_last_n",   "dry_range",
+    "mirostat_tau",  "mirostat_eta", "dynatemp_exponent",  "dry_sequence_breakers"};
+
+/* Names that begin so are of samplers and adapters that do not exist here. */
+static const char *const families[] = {"xtc_", "dry_", "mirostat", "dynatemp_", "lora"};
+
+static bool tuners_read(const struct fields *f, struct known_fields *k)
+{
+    enum { N_NUMBERS = sizeof tuners / sizeof *tuners - 1 };
+    const char *breakers = tuners[N_NUMBERS];
+    const json_t *v = field_value(f, breakers);
+    double x;
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        if (!field_real(f, tuners[i], &x, -INFINITY, INFINITY))
+            return false;
+    if (v && !json_is_array(v) && !json_is_string(v))
+        return field_is_no(f, breakers, "an array or a string", v);
+    known_add(k, tuners, sizeof tuners / sizeof *tuners);
+    return true;
+}
+
+/* Refuses what is of a family, is given, and is not known. */
+static bool families_check(const struct fields *f, const struct known_fields *k)
+{
+    union {
+        const json_t *in;
+        json_t *out;
+    } tree = {f->object};
+    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+        const char *key = json_object_iter_key(it);
+        size_t i = 0, n = sizeof families / sizeof *families;
+        while (i < n && strncmp(key, families[i], strlen(families[i])) != 0)
+            i++;
+        if (i < n && field_value(f, key) && !known_has(k, key))
+            return refuse_field(f->failure, UNSUPPORTED_FIELD, key,
+                                "%.120s is not supported: there are no adapters, and of samplers "
+                                "only temperature, top_k, top_p and min_p",
+                                key);
+    }
+    return true;
+}
 
 static const char free_text[] = "output cannot be bound, only free text is supported";
 
@@ -101,7 +158,6 @@ static const struct refused {
     {"grammar", free_text},
     {"ebnf", free_text},
     {"samplers", "their order is fixed; use temperature, top_k, top_p and min_p"},
-    {"lora", "there are no adapters, only the model as it is"},
     {"logits_processors", "use logit_bias"},
     {"allowed_token_ids", "use logit_bias"},
 };
@@ -138,8 +194,8 @@ bool unsupported_read(const struct fields *f, struct exchange *x, struct known_f
         known_add(k, &refused[i].name, 1); /* null */
     }
     known_add(k, formats, 1);
-    return neutral_read(f, samplers, sizeof samplers / sizeof *samplers, k) &&
-           format_read(f, x, formats[0]);
+    return neutral_read(f, samplers, sizeof samplers / sizeof *samplers, k) && tuners_read(f, k) &&
+           families_check(f, k) && format_read(f, x, formats[0]);
 }
 
 bool inner_unknown(const struct fields *f, struct exchange *x, const char *name, const char *path,

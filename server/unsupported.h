@@ -13,7 +13,7 @@ void known_add(struct known_fields *k, const char *const *name, size_t n);
 
 /* A field that must ask for what is done anyway. */
 struct neutral_field {
-    const char *name, *value; /* value: as JSON, true, false or one digit */
+    const char *name, *value; /* value: as JSON, true, false, [] or one digit */
 };
 bool neutral_read(const struct fields *f, const struct neutral_field *row, size_t n,
                   struct known_fields *k);

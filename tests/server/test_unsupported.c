@@ -104,6 +104,46 @@ TEST(samplers_and_choices_that_do_not_exist)
     close_rig(&r);
 }
 
+/* A sampler that is off may be tuned; all other names of its family, and of adapters, ask for what is not there. */
+TEST(families_of_samplers_that_do_not_exist)
+{
+    static const char *const off[] = {
+        "\"xtc_probability\":0,\"xtc_threshold\":0.1",
+        "\"dry_multiplier\":0.0,\"dry_base\":1.75,\"dry_allowed_length\":2,\"dry_range\":0,"
+        "\"dry_penalty_last_n\":-1,\"dry_sequence_breakers\":[\"\\n\"]",
+        "\"dry_sequence_breakers\":\"[]\"",
+        "\"mirostat\":0,\"mirostat_mode\":0,\"mirostat_tau\":5,\"mirostat_eta\":0.1",
+        "\"dynatemp_range\":0,\"dynatemp_exponent\":1",
+        "\"lora\":[]",
+        "\"lora\":null,\"xtc_probability\":null,\"dry_base\":null"};
+    static const struct {
+        const char *fields, *with;
+    } on[] = {
+        {"\"xtc_probability\":0.5", "xtc_probability: only 0 is supported"},
+        {"\"xtc_threshold\":\"a\"", "xtc_threshold: expected a number, found a string"},
+        {"\"xtc_foo\":0", "xtc_foo is not supported: there are no adapters, and of samplers only "},
+        {"\"dry_multiplier\":0.8,\"dry_base\":1.75", "dry_multiplier: only 0 is supported"},
+        {"\"dry_sequence_breakers\":5", "dry_sequence_breakers: expected an array or a string"},
+        {"\"dry_foo\":false", "\"param\":\"dry_foo\",\"code\":\"unsupported_parameter\""},
+        {"\"mirostat_mode\":2", "mirostat_mode: only 0 is supported"},
+        {"\"mirostat_foo\":1", "\"param\":\"mirostat_foo\""},
+        {"\"dynatemp_range\":1", "dynatemp_range: only 0 is supported"},
+        {"\"dynatemp_high\":2", "\"param\":\"dynatemp_high\""},
+        {"\"lora\":[{\"id\":0,\"scale\":1}]", "lora: only [] is supported"},
+        {"\"lora_request\":{\"lora_name\":\"a\"}", "\"param\":\"lora_request\""},
+        {"\"lora_path\":\"a\"", "\"param\":\"lora_path\""}};
+    struct rig r;
+    open_rig(&r, NULL);
+    fake_engine_script(r.engine, answer);
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        check(&r, ALL, off[i], 200, NULL);
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++) /* in the shape that names the field */
+        check(&r, ALL & ~MESSAGES, on[i].fields, 400, on[i].with);
+    check(&r, MESSAGES, on[2].fields, 400, on[2].with);
+    check(&r, MESSAGES, on[10].fields, 400, on[10].with);
+    close_rig(&r);
+}
+
 TEST(members_that_are_not_known)
 {
     static const struct {
