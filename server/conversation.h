@@ -23,7 +23,7 @@ struct chat {
     size_t n_tools, n_deferred; /* n_deferred of them are not in the prompt */
     bool thinks;                /* with these switches */
     bool asks_to_think;         /* the request does, not the server's or the model's default */
-    bool omits_thinking;        /* its reasoning is not to be shown */
+    bool omits_thinking;        /* messages: its reasoning is not to be shown */
     int32_t budget;             /* tokens of its think block; -1: any number */
     bool has_budget;            /* one is given, be it -1 */
 };

@@ -69,19 +69,11 @@ bool thinking_budget(const struct fields *f, const char *name, struct chat *c)
 bool thinking_object(const struct fields *f, struct chat *c)
 {
     struct fields in;
-    const char *type = NULL, *display = "summarized";
+    const char *type = NULL;
     size_t n;
     if (!fields_inner(f, "thinking", "thinking.", &in) || !field_text(&in, "type", &type, &n) ||
-        !field_text(&in, "display", &display, &n) || !thinking_budget(&in, "budget_tokens", c))
+        !thinking_budget(&in, "budget_tokens", c))
         return false;
-    /* Nobody condenses thinking here: every display but omitted is the thinking itself. */
-    c->omits_thinking = strcmp(display, "omitted") == 0;
-    if (!c->omits_thinking && strcmp(display, "summarized") != 0 &&
-        strcmp(display, "updates") != 0 && strcmp(display, "highlights") != 0)
-        return refuse_field(
-            f->failure, BAD_VALUE, "thinking.display",
-            "thinking.display: '%.40s' is none of summarized, updates, highlights, omitted",
-            display);
     if (!type)
         return true;
     bool is_on = strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0 ||
@@ -93,10 +85,10 @@ bool thinking_object(const struct fields *f, struct chat *c)
     return true;
 }
 
-bool thinking_unknown(const struct fields *f, struct exchange *x)
+bool thinking_unknown(const struct fields *f, struct exchange *x, bool has_display)
 {
-    static const char *const known[] = {"type", "display", "budget_tokens"};
-    return inner_unknown(f, x, "thinking", "thinking.", known, 3);
+    static const char *const known[] = {"type", "budget_tokens", "display"};
+    return inner_unknown(f, x, "thinking", "thinking.", known, has_display ? 3 : 2);
 }
 
 bool reasoning_unknown(const struct fields *f, struct exchange *x, bool has_summary)

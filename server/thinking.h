@@ -13,11 +13,11 @@ bool thinking_begin(const struct fields *f, struct chat *c);
 bool thinking_switch(const struct fields *f, const char *name, struct chat *c);
 bool thinking_effort(const struct fields *f, const char *name, struct chat *c);
 bool thinking_budget(const struct fields *f, const char *name, struct chat *c);
-/* thinking: {type, budget_tokens, display} */
+/* thinking: {type, budget_tokens} */
 bool thinking_object(const struct fields *f, struct chat *c);
-/* Members of thinking and of reasoning that are not read: see fields_unknown. has_summary: the dialect reads those of
- * responses. */
-bool thinking_unknown(const struct fields *f, struct exchange *x);
+/* Members of thinking and of reasoning that are not read: see fields_unknown. has_display, has_summary: the
+ * dialect reads those of messages, of responses. */
+bool thinking_unknown(const struct fields *f, struct exchange *x, bool has_display);
 bool reasoning_unknown(const struct fields *f, struct exchange *x, bool has_summary);
 /* What all of it comes to: c->thinks, c->asks_to_think, c->conversation. */
 void thinking_end(const struct fields *f, struct chat *c);

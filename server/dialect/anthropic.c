@@ -90,7 +90,7 @@ static bool check_members(struct exchange *x, const struct fields *f)
     const char *user;
     size_t n;
     return fields_inner(f, "metadata", "metadata.", &metadata) &&
-           field_text(&metadata, "user_id", &user, &n) && thinking_unknown(f, x) &&
+           field_text(&metadata, "user_id", &user, &n) && thinking_unknown(f, x, true) &&
            inner_unknown(f, x, "output_config", "output_config.", of_output, 2) &&
            inner_unknown(f, x, "tool_choice", "tool_choice.", of_choice, 3) &&
            fields_inner(f, "output_config", "output_config.", &output) &&

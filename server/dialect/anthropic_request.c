@@ -531,10 +531,30 @@ static bool read_tools(struct exchange *x, const struct fields *f, struct genera
 
 /* ---- Thinking ------------------------------------------------------------------------------- */
 
+/* Nobody condenses thinking here: every display but omitted is the thinking itself. */
+static bool read_display(const struct fields *f, struct chat *c)
+{
+    static const char *const word[] = {"omitted", "summarized", "updates", "highlights"};
+    enum { N_WORDS = sizeof word / sizeof *word };
+    struct fields in;
+    const char *display = "summarized";
+    size_t n, i = 0;
+    if (!fields_inner(f, "thinking", "thinking.", &in) || !field_text(&in, "display", &display, &n))
+        return false;
+    while (i < N_WORDS && strcmp(display, word[i]) != 0)
+        i++;
+    c->omits_thinking = i == 0;
+    return i < N_WORDS ||
+           refuse_field(
+               f->failure, BAD_VALUE, "thinking.display",
+               "thinking.display: '%.40s' is none of summarized, updates, highlights, omitted",
+               display);
+}
+
 static bool read_thinking(const struct fields *f, struct chat *c)
 {
     struct fields output;
-    if (!thinking_begin(f, c) || !thinking_object(f, c) ||
+    if (!thinking_begin(f, c) || !thinking_object(f, c) || !read_display(f, c) ||
         !fields_inner(f, "output_config", "output_config.", &output) ||
         !thinking_effort(&output, "effort", c))
         return false;

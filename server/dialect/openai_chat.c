@@ -51,7 +51,8 @@ static bool check_fields(struct exchange *x, const struct fields *f)
     known_add(&known, own_fields, sizeof own_fields / sizeof *own_fields);
     known_add(&known, openai_wish_fields, N_WISH_FIELDS);
     known_add(&known, conversation_fields, n_conversation_fields);
-    return openai_fields(x, f, &known) && thinking_unknown(f, x) && reasoning_unknown(f, x, false);
+    return openai_fields(x, f, &known) && thinking_unknown(f, x, false) &&
+           reasoning_unknown(f, x, false);
 }
 
 static bool has_tool(const struct fields *f, const char *name)

@@ -39,8 +39,8 @@ static bool check_fields(struct exchange *x, const struct fields *f)
         if (strcmp(conversation_fields[i], "messages") != 0)
             known_add(&known, &conversation_fields[i], 1);
     return hints_read(f, &hint, 1, &known) && neutral_read(f, one_answer, 3, &known) &&
-           openai_fields(x, f, &known) && thinking_unknown(f, x) && reasoning_unknown(f, x, true) &&
-           inner_unknown(f, x, "text", "text.", of_text, 2);
+           openai_fields(x, f, &known) && thinking_unknown(f, x, false) &&
+           reasoning_unknown(f, x, true) && inner_unknown(f, x, "text", "text.", of_text, 2);
 }
 
 /* Fields that must ask for what is done anyway. */

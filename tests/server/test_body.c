@@ -286,8 +286,6 @@ TEST(conversations_that_are_refused)
          "often"},
         {"{\"messages\":[{}],\"thinking\":{\"budget_tokens\":-2}}", BAD_VALUE,
          "thinking.budget_tokens", "-1 or more"},
-        {"{\"messages\":[{}],\"thinking\":{\"display\":\"all\"}}", BAD_VALUE, "thinking.display",
-         "omitted"},
         {"{\"messages\":[{}],\"thinking_budget\":\"9\"}", BAD_TYPE, "thinking_budget",
          "a whole number"},
         {"{\"messages\":[{}],\"chat_template_kwargs\":{\"reasoning_effort\":\"huge\"}}", BAD_VALUE,

@@ -152,6 +152,8 @@ TEST(members_that_are_not_known)
     } rows[] = {
         {CHAT | RESPONSES | MESSAGES, "\"thinking\":{\"type\":\"enabled\",\"foo\":1}",
          "thinking.foo"},
+        {CHAT | RESPONSES, "\"thinking\":{\"type\":\"enabled\",\"display\":\"omitted\"}",
+         "thinking.display"},
         {CHAT | RESPONSES, "\"reasoning\":{\"effort\":\"low\",\"foo\":1}", "reasoning.foo"},
         {CHAT, "\"reasoning\":{\"summary\":\"auto\"}", "reasoning.summary"},
         {MESSAGES, "\"output_config\":{\"effort\":\"low\",\"foo\":1}", "output_config.foo"},
