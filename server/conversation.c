@@ -197,6 +197,24 @@ static bool list_turns(struct chat *c)
     return c->turn != NULL;
 }
 
+/* Members of an assistant's message that say what it was, in forms that are not read. */
+static bool check_assistant(const struct fields *f, size_t i, const json_t *m)
+{
+    static const struct {
+        const char *name, *instead;
+    } rows[] = {{"function_call", "use tool_calls"},
+                {"audio", "audio is not kept; send its transcript as content"}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const json_t *v = json_object_get(m, rows[k].name);
+        char param[60];
+        (void)snprintf(param, sizeof param, "messages[%zu].%s", i, rows[k].name);
+        if (v && !json_is_null(v))
+            return refuse_field(f->failure, UNSUPPORTED_FIELD, param, "%s is not supported: %s",
+                                param, rows[k].instead);
+    }
+    return true;
+}
+
 static bool put_messages(const struct fields *f, struct chat *c, bool reads_carriers)
 {
     const json_t *array = NULL;
@@ -224,6 +242,8 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
         if (!json_is_object(list[i]))
             ok = refuse_field(f->failure, BAD_TYPE, param, "%s: expected an object, found %s",
                               param, json_kind(list[i]));
+        else if (writer_is(&w, list[i], "role", "assistant"))
+            ok = check_assistant(f, i, list[i]);
     }
     for (size_t i = 0; i < n && ok; i++) {
         size_t to = i + 1;

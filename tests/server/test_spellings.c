@@ -104,6 +104,10 @@ TEST(what_is_taken)
         {MESSAGES,
          ASK TOOL "\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}}", 200,
          NULL},
+        {CHAT,
+         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"b\",\"function_call\":null,"
+         "\"audio\":null}," USER "]}",
+         200, NULL},
         {"/tokenize", "{\"content\":\"a\",\"add_special\":true}", 200, "\"count\":1"},
     };
     CHECK_ALL(rows);
@@ -145,6 +149,20 @@ TEST(what_is_refused)
         {RESPONSES, INPUT "\"context_management\":[{\"type\":\"compaction\"}]}", 400,
          "\"param\":\"context_management\""},
         {MESSAGES, ASK "\"mcp_servers\":[{\"name\":\"a\"}]}", 400, "mcp_servers is not supported"},
+        {MESSAGES, ASK "\"thinking\":{\"display\":\"all\"}}", 400,
+         "thinking.display: 'all' is none of"},
+        {CHAT,
+         "{\"messages\":[" USER
+         ",{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":"
+         "\"f\",\"arguments\":\"{}\"}}," USER "]}",
+         400,
+         "messages[1].function_call is not supported: use tool_calls\",\"type\":\"invalid_request_"
+         "error\",\"param\":\"messages[1].function_call\",\"code\":\"unsupported_parameter\""},
+        {CHAT,
+         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"audio\":{\"id\":\"a\"}}," USER "]}",
+         400, "\"param\":\"messages[1].audio\""},
+        {CHAT, "{\"messages\":[" USER ",{\"role\":\"function\",\"name\":\"f\",\"content\":\"a\"}]}",
+         400, "\"param\":\"messages[1]"},
         {MESSAGES, ASK "\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"msg_1\"}}", 400,
          "\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]"
          "}"},
