@@ -22,6 +22,7 @@ struct messages_state {
     bool is_empty;           /* a limit of 0 tokens: only the prompt is read */
     bool show_thinking;      /* the client asked for it */
     bool omit_thinking;      /* its blocks are sent without their text */
+    bool asked_for_edits;    /* of the context: the answer says that there were none */
     enum block open;
     int32_t index;        /* of the block that is open, or comes next */
     struct buf content;   /* of a reply in one piece: its blocks */
@@ -131,6 +132,7 @@ static bool parse(struct exchange *x, const struct fields *f, struct generation 
     memcpy(s->id, "msg_", 4);
     server_id(x->server, s->id + 4);
     s->request_id = x->id;
+    s->asked_for_edits = field_value(f, "context_management") != NULL;
     if (!check_fields(x, f) || !field_text(f, "model", &model, &n) ||
         !field_bool(f, "stream", &g->stream) || !anthropic_conversation(x, f, g))
         return false;
@@ -364,6 +366,7 @@ static void finish(struct buf *out, void *state, const lathe_event *all)
         shown.usage.completion_tokens = shown.usage.reasoning_tokens = 0;
     }
     int32_t n = last->usage.completion_tokens;
+    const char *edits = s->asked_for_edits ? ",\"context_management\":{\"applied_edits\":[]}" : "";
     close_block(out, s);
     if (!s->stream) {
         put_message_head(out, s);
@@ -372,7 +375,7 @@ static void finish(struct buf *out, void *state, const lathe_event *all)
         put_stop(out, s, last);
         buf_puts(out, ",\"container\":null,\"usage\":");
         put_usage(out, &last->usage, n);
-        buf_puts(out, ",\"context_management\":{\"applied_edits\":[]}}");
+        buf_printf(out, "%s}", edits);
         buf_inherit(out, &s->content);
         buf_inherit(out, &s->piece);
         return;
@@ -381,7 +384,7 @@ static void finish(struct buf *out, void *state, const lathe_event *all)
     put_stop(out, s, last);
     buf_puts(out, "},\"usage\":");
     put_usage(out, &last->usage, n > 0 ? n : 1);
-    buf_puts(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    buf_printf(out, "%s}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", edits);
 }
 
 static void release(void *state)

@@ -90,7 +90,10 @@ TEST(what_is_taken)
         {MESSAGES,
          ASK "\"inference_geo\":\"us\",\"speed\":\"fast\",\"diagnostics\":{},\"mcp_servers\":[],"
              "\"container\":null,\"context_management\":{\"edits\":[{\"type\":\"a\"}]}}",
-         200, "\"context_management\":{\"applied_edits\":[]}"},
+         200, "\"service_tier\":\"standard\"},\"context_management\":{\"applied_edits\":[]}}"},
+        {MESSAGES, ASK "\"stream\":true,\"context_management\":{}}", 200,
+         "\"service_tier\":\"standard\"},\"context_management\":{\"applied_edits\":[]}}\n\n"
+         "event: message_stop"},
         {CHAT, ASK "\"repeat_penalty\":1.1,\"skip_special_tokens\":true,\"length_penalty\":1.0}",
          200, NULL},
         {CHAT, ASK "\"modalities\":[\"text\"],\"best_of\":1,\"n_predict\":-1}", 200, NULL},
