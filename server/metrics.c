@@ -445,7 +445,7 @@ void metrics_show(struct exchange *x)
 {
     struct server *s = x->server;
     struct page p = {.out = &x->reply};
-    lathe_activity a = {.has_failed = false};
+    lathe_activity a = {.failure = NULL};
     if (s->options.no_metrics) {
         (void)refuse(&x->failure, NOT_FOUND, "metrics are off (--metrics on)");
         return;

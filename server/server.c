@@ -331,8 +331,8 @@ bool server_has_failed(struct server *s, lathe_error *why)
     /* It may have failed under a request of which nobody wanted to know any more. */
     if (!atomic_load(&s->has_failed) && s->engine) {
         lathe_engine_activity(s->engine, &a, NULL, 0);
-        if (a.has_failed) {
-            (void)fail(why, LATHE_E_DEVICE, "the device failed");
+        if (a.failure) {
+            (void)fail(why, LATHE_E_DEVICE, "%s", a.failure);
             server_note_failure(s, why);
         }
     }

@@ -272,7 +272,7 @@ typedef struct lathe_engine lathe_engine;
 /* LATHE_E_DEVICE: there is no such device, or it cannot be used; *err says why.
  *
  * A device that fails under an engine ends all its requests with LATHE_E_DEVICE, refuses those that come later with the same
- * sentence, and shows in lathe_activity.has_failed. Nothing runs any more in the engine, and in others of the process on that
+ * sentence, and shows in lathe_activity.failure. Nothing runs any more in the engine, and in others of the process on that
  * device. When the last of them is closed, the device is reset, and engines can be opened again if the driver agrees. NVIDIA's 580 does not: then
  * every lathe_engine_open of the process is LATHE_E_DEVICE with "start the program again". Such a process must be
  * replaced, by another or by executing a program itself (execve). */
@@ -351,7 +351,8 @@ typedef struct lathe_activity {
     uint64_t histogram[LATHE_MAX_DRAFT + 1];
     lathe_histogram step_seconds[LATHE_STEP_KINDS];
     lathe_histogram step_rows; /* tokens of a step, drafts included */
-    bool has_failed;           /* the device: no request can run any more */
+    /* Of the device, after which no request can run: its error, valid until the engine is closed. NULL: none. */
+    const char *failure;
 } lathe_activity;
 
 /* The state after the last step. It never waits for a step, and may be called as often as wanted. Fills the first

@@ -93,7 +93,7 @@ void activity_publish(struct lathe_engine *e)
     c->n_prefill = c->n_decode = c->n_pages_running = c->n_pages_idle = 0;
     c->kv_page = KV_PAGE;
     c->n_pages = kv->n_pages;
-    c->has_failed = e->failure.status != LATHE_OK; /* only this thread writes it */
+    c->failure = e->failure.status ? e->failure.message : NULL; /* only this thread writes it */
     pthread_mutex_lock(&a->lock);
     for (int32_t i = 0; i < e->options.n_slots; i++) {
         const struct slot *s = &e->slots[i];

@@ -97,7 +97,7 @@ TEST(counters_are_the_sums_of_the_requests)
               a.rounds);
     CHECK_INT(total(&a.step_rows), 2 + a.rounds);
     CHECK(a.step_rows.sum == (double)(a.prompt_tokens + a.rounds + a.drafted));
-    CHECK(a.n_prefill == 0 && a.n_decode == 0 && a.n_queued == 0 && !a.has_failed);
+    CHECK(a.n_prefill == 0 && a.n_decode == 0 && a.n_queued == 0 && !a.failure);
     CHECK(a.n_pages_running == 0 && a.n_pages_idle >= 2);
     for (int i = 0; i < 2; i++) {
         const lathe_usage *w = slot[i].request == 2 ? &v : &u;

@@ -2,6 +2,7 @@
  * opened again. On the CPU by an operator that says so; on a GPU by one that reads where nothing is. */
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/engine.h"
@@ -66,7 +67,7 @@ static void answer(lathe_engine *e, char *text, size_t room)
     CHECK(text[0] != 0);
 }
 
-/* The requests end with the sentence; so is everything refused that comes later. */
+/* The requests end with the sentence; so is everything refused that comes later, and the activity has it. */
 static void check_failed(lathe_engine *e, lathe_request *const *r, int n, const char *says)
 {
     char text[1024], sentence[1024] = "";
@@ -90,6 +91,15 @@ static void check_failed(lathe_engine *e, lathe_request *const *r, int n, const 
     int32_t token[3] = {1, 2, 3};
     CHECK_ERR(lathe_score(e, token, 3, 0, logprob, NULL, NULL, &err), &err, LATHE_E_DEVICE,
               sentence);
+    lathe_activity a;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (int i = 0; i < 20000; i++, (void)nanosleep(&pause, NULL)) {
+        lathe_engine_activity(e, &a, NULL, 0);
+        if (a.failure)
+            break;
+    }
+    CHECK(a.failure != NULL);
+    CHECK_STR(a.failure, sentence);
 }
 
 static lathe_status broken_linear(void *stream, const struct linear_args *a, lathe_error *err)

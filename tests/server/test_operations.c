@@ -115,7 +115,7 @@ TEST(a_device_that_failed_makes_the_server_unhealthy)
 TEST(a_device_that_failed_under_nobody)
 {
     const lathe_slot_info idle[FAKE_SLOTS] = {{0}};
-    const lathe_activity failed = {.has_failed = true};
+    const lathe_activity failed = {.failure = "the device is gone"};
     struct server_options o;
     struct rig r;
     lathe_error err;
@@ -125,7 +125,7 @@ TEST(a_device_that_failed_under_nobody)
     check_get(&r, "/metrics", 200, "lathe_device_losses_total{model_name=\"nano\"} 2\n");
     fake_engine_activity(r.engine, &failed, idle);
     CHECK(server_has_failed(r.server, &err));
-    CHECK_STR(err.message, "the device failed");
+    CHECK_STR(err.message, "the device is gone");
     check_get(&r, "/livez", 503, "error");
     check_get(&r, "/metrics", 200, "lathe_device_losses_total{model_name=\"nano\"} 3\n");
     close_rig(&r);
