@@ -13,7 +13,7 @@
 void engine_args_add(struct options *o, struct engine_args *a)
 {
     option_path(o, "--model", "-m", &a->model);
-    option_auto(o, "--ctx", NULL, &a->ctx, 2, 1 << 24);
+    option_auto(o, "--ctx", "-c", &a->ctx, 2, 1 << 24);
     option_real(o, "--memory", NULL, &a->memory, 1e-6, 1e6);
     option_int(o, "--threads", NULL, &a->threads, 1, 256);
     option_flag(o, "--pin", NULL, &a->pin);

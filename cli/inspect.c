@@ -11,7 +11,7 @@
 static const char help[] =
     "lathe inspect DIR [options]: what a model directory holds, and what it needs\n"
     "\n"
-    "  --ctx N|auto           context of the memory plan; auto: the largest that fits\n"
+    "  -c, --ctx N|auto       context of the memory plan; auto: the largest that fits\n"
     "  --memory GB            what it may take; else what is free\n"
     "  --slots N              requests at once in the memory plan\n"
     "  --activations bf16|f32 between operators\n"

@@ -18,7 +18,7 @@ static const char help[] =
     "                         context (the default is the whole context)\n"
     "  --control              spelled-out markers such as <|im_end|> are tokens\n"
     "  --json                 the result as a line of JSON\n"
-    "  -m, --model DIR  --ctx N|auto  --memory GB  --threads N  --pin\n"
+    "  -m, --model DIR  -c, --ctx N|auto  --memory GB  --threads N  --pin\n"
     "  --activations bf16|f32  --kv bf16|fp8|f32 (as activations)\n"
     "  --prefill-math bf16|fp8|nvfp4 (on a GPU: faster, less exact)\n"
     "  --device auto|cpu|cuda\n"

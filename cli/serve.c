@@ -62,7 +62,7 @@ static const char help[] =
     "  --body-timeout S       (300)  --json-keepalive S  (240; 0: none)\n"
     "  --log text|json|off\n"
     "  --log-level error|info|debug|@FILE  (info)  --log-bodies   what was asked, too\n"
-    "  --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
+    "  -c, --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
     "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"

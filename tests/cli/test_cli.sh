@@ -178,6 +178,7 @@ t_values_are_checked() {
     usage "--draft-k is 0, expected 1 or more" run -m $M -p x --draft-k 0
     usage "--threads is 0, expected 1 to 256" run -m $M -p x --threads 0
     usage "--ctx is 1, expected 2 to" run -m $M -p x --ctx 1
+    usage "-c is 1, expected 2 to" run -m $M -p x -c 1
     usage "--logprobs is 21, expected 0 to 20" run -m $M -p x --logprobs 21
     usage "--logit-bias is \"5\", expected ID=BIAS" run -m $M -p x --logit-bias 5
     usage "--logit-bias is \"3=1,5=101,4=1\"" run -m $M -p x --logit-bias 3=1,5=101,4=1
