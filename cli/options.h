@@ -19,7 +19,7 @@ enum option_kind {
     OPTION_WORD
 };
 
-enum { OPTION_MAX_ROWS = 96, OPTION_MAX_LIST = 1024 };
+enum { OPTION_MAX_ROWS = 128, OPTION_MAX_LIST = 1024 };
 
 struct option_list {
     const char *value[OPTION_MAX_LIST];
@@ -39,7 +39,7 @@ struct option {
 
 struct options {
     const char *command; /* for messages: "run" */
-    const char *help;    /* what --help prints: 24 lines of 80 columns at most, 60 of serve */
+    const char *help;    /* what --help prints: 24 lines of 80 columns at most, 72 of serve */
     struct option row[OPTION_MAX_ROWS];
     size_t n;
     const char *operand; /* what an argument that is no option is, "DIR"; NULL: there are none */

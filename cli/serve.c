@@ -18,6 +18,10 @@
 #include "server/restart.h"
 #include "server/server.h"
 
+#define LIMIT_OF_HELP(name, option, unit, bits, low, normal, high, what)                           \
+    "  " option " " unit "   " what " (" #normal ")\n"
+#define LIMITS_OF_HELP SERVER_LIMITS(LIMIT_OF_HELP)
+
 static const char help[] =
     "lathe serve -m DIR [options]: an HTTP server (docs/server.md)\n"
     "\n"
@@ -32,9 +36,8 @@ static const char help[] =
     "  --cors-origin ORIGIN   a page that may use it; repeatable\n"
     "  --alias NAME           a name of the model, the first is its id\n"
     "  --slots N  --max-queue N   requests that run at once (1), that wait (64)\n"
-    "  --unknown-fields warn|error  (warn)  --max-body MB  (64)\n"
-    "  --body-memory MB       of all bodies (512)\n"
-    "  --max-connections N    (1024)  --default-max-tokens N   of requests without\n"
+    "  --unknown-fields warn|error  (warn)\n"
+    "  --default-max-tokens N   of requests without\n"
     "  --restore-reasoning on|off   what a client left out of its history (on)\n"
     "  --repair-arguments on|off   of calls that were cut off (on)\n"
     "  --turn-memory MB       for the tokens of answers that come back (64; 0: none)\n"
@@ -59,7 +62,7 @@ static const char help[] =
     "  --drain-timeout S      then, for what still runs (30)\n"
     "  --on-device-loss restart|exit   what a device that failed leads to (restart)\n"
     "  --queue-timeout S  --request-timeout S   (0: none)  --write-timeout S  (60)\n"
-    "  --body-timeout S       (300)  --json-keepalive S  (240; 0: none)\n"
+    "  --json-keepalive S     (240; 0: none)\n"
     "  --log text|json|off\n"
     "  --log-level error|info|debug|@FILE  (info)  --log-bodies   what was asked, too\n"
     "  -c, --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
@@ -67,6 +70,7 @@ static const char help[] =
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
     "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"
     "\n"
+    "Limits (docs/server.md):\n" LIMITS_OF_HELP "\n"
     "SIGTERM and Ctrl-C end it, a second one at once. SIGHUP reads keys, certificate\n"
     "and log level again. Exit codes: 0 done, 1 failed, 2 wrong command line.\n";
 
@@ -75,11 +79,11 @@ struct serve {
     struct engine_args engine;
     const char *metrics;
     const char *host, *unknown, *log, *timings, *tls_cert, *tls_key, *log_level;
-    int64_t port, slots, queue, max_body, body_memory, max_connections, drain_timeout;
+    int64_t port, slots, queue, drain_timeout;
+    int64_t limit[N_LIMITS]; /* in the units of limit_rows */
     const char *responses_reasoning;
     int64_t responses_store;
-    int64_t queue_timeout, request_timeout, write_timeout, body_timeout, json_keepalive,
-        drain_delay;
+    int64_t queue_timeout, request_timeout, write_timeout, json_keepalive, drain_delay;
     int64_t default_max_tokens, max_calls;
     bool always_usage;
     const char *prefill, *late_system, *tool_choice_none, *billing_header, *on_device_loss;
@@ -134,15 +138,16 @@ static void add_options(struct serve *v)
     option_word(o, "--repair-arguments", NULL, &v->repair_arguments, "on|off");
     option_int(o, "--turn-memory", NULL, &v->turn_memory, 0, 1 << 20);
     option_int(o, "--responses-store", NULL, &v->responses_store, 0, 65536);
-    option_int(o, "--max-body", NULL, &v->max_body, 1, 64);
-    option_int(o, "--body-memory", NULL, &v->body_memory, 1, 1 << 20);
-    option_int(o, "--max-connections", NULL, &v->max_connections, 1, 100000);
+    for (int i = 0; i < N_LIMITS; i++) {
+        const struct limit_row *r = &limit_rows[i];
+        v->limit[i] = r->normal;
+        option_int(o, r->option, NULL, &v->limit[i], r->low, r->high);
+    }
     option_int(o, "--queue-timeout", NULL, &v->queue_timeout, 0, 86400);
     option_int(o, "--request-timeout", NULL, &v->request_timeout, 0, 86400);
     option_int(o, "--drain-timeout", NULL, &v->drain_timeout, 0, 86400);
     option_int(o, "--drain-delay", NULL, &v->drain_delay, 0, 86400);
     option_int(o, "--write-timeout", NULL, &v->write_timeout, 1, 86400);
-    option_int(o, "--body-timeout", NULL, &v->body_timeout, 1, 86400);
     option_int(o, "--json-keepalive", NULL, &v->json_keepalive, 0, 86400);
     option_int(o, "--default-max-tokens", NULL, &v->default_max_tokens, 1, INT32_MAX);
     option_path(o, "--tls-cert", NULL, &v->tls_cert);
@@ -159,15 +164,11 @@ static void add_options(struct serve *v)
     option_word(o, "--timings", NULL, &v->timings, "on|off");
     v->host = "127.0.0.1";
     v->write_timeout = 60;
-    v->body_timeout = 300;
     v->trace_size = 64;
     v->json_keepalive = 240;
     v->port = 8080;
     v->slots = 1;
     v->queue = 64;
-    v->max_body = 64;
-    v->body_memory = 512;
-    v->max_connections = 1024;
     v->drain_timeout = 30;
     v->responses_store = 256;
     v->turn_memory = 64;
@@ -234,7 +235,6 @@ static void fill(struct serve *v, struct server_options *o)
     o->queue_timeout_s = (int32_t)v->queue_timeout;
     o->request_timeout_s = (int32_t)v->request_timeout;
     o->write_timeout_s = (int32_t)v->write_timeout;
-    o->body_timeout_s = (int32_t)v->body_timeout;
     o->json_keepalive_s = (int32_t)v->json_keepalive;
     o->default_max_tokens = (int32_t)v->default_max_tokens;
     o->strict_model = v->strict_model;
@@ -266,9 +266,8 @@ static void fill(struct serve *v, struct server_options *o)
     o->tls_key = v->tls_key;
     o->log_json = v->log && strcmp(v->log, "json") == 0;
     o->unknown_is_error = v->unknown && strcmp(v->unknown, "error") == 0;
-    o->max_body = (size_t)v->max_body << 20;
-    o->body_memory = (size_t)v->body_memory << 20;
-    o->max_connections = (int32_t)v->max_connections;
+    for (int i = 0; i < N_LIMITS; i++)
+        o->limits.of[i] = v->limit[i] << limit_rows[i].bits;
     o->n_responses = (int32_t)v->responses_store;
     o->responses_reasoning = reasoning_of(v->responses_reasoning);
     v->restart.listener.path = listen_path(v->host);
@@ -390,7 +389,7 @@ enum { OTHER_FILES = 128 };
 static void allow_files(const struct serve *v)
 {
     struct rlimit limit;
-    rlim_t want = (rlim_t)v->max_connections + OTHER_FILES;
+    rlim_t want = (rlim_t)v->limit[LIMIT_CONNECTIONS] + OTHER_FILES;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= want)
         return;
     limit.rlim_cur = limit.rlim_max < want ? limit.rlim_max : want;
@@ -399,7 +398,7 @@ static void allow_files(const struct serve *v)
     fprintf(stderr,
             "lathe: warning: %llu open files are allowed (ulimit -n); --max-connections %lld needs "
             "%llu\n",
-            (unsigned long long)limit.rlim_cur, (long long)v->max_connections,
+            (unsigned long long)limit.rlim_cur, (long long)v->limit[LIMIT_CONNECTIONS],
             (unsigned long long)want);
 }
 

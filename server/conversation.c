@@ -9,7 +9,7 @@
 #include "state.h"
 #include "writer.h"
 
-enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
+enum { TEXT_LIMIT = 1 << 28 };
 
 const char *const conversation_fields[] = {"messages",
                                            "tools",
@@ -224,7 +224,7 @@ static bool put_messages(const struct fields *f, struct chat *c, bool reads_carr
                        .chat = c,
                        .reads_carriers = reads_carriers};
     struct answers_prefix prefix = {0};
-    if (!field_array(f, "messages", &array, MAX_MESSAGES))
+    if (!field_limited(f, "messages", &array, LIMIT_MESSAGES))
         return false;
     if (!array)
         return refuse_field(f->failure, MISSING_FIELD, "messages", "messages is missing");
@@ -313,7 +313,7 @@ static bool put_tool(const struct fields *f, struct buf *out, size_t i, const js
 static bool read_tools(const struct fields *f, struct chat *c)
 {
     const json_t *array = NULL;
-    if (!field_array(f, "tools", &array, MAX_TOOLS))
+    if (!field_limited(f, "tools", &array, LIMIT_TOOLS))
         return false;
     buf_putc(&c->tools, '[');
     for (size_t i = 0; i < json_array_size(array); i++) {

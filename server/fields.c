@@ -22,8 +22,9 @@ bool fields_open(struct fields *f, struct exchange *x)
     lathe_error err;
     *f = (struct fields){
         .path = "", .failure = &x->failure, .watch = &x->watch, .server = x->server};
-    lathe_status st = json_read_watched(&f->doc, buf_str(&x->body), x->body.len,
-                                        &json_limits_request, f->watch, &err);
+    struct json_limits limits = limits_json(&x->server->options.limits);
+    lathe_status st =
+        json_read_watched(&f->doc, buf_str(&x->body), x->body.len, &limits, f->watch, &err);
     if (st == LATHE_E_MEMORY || st == LATHE_E_CANCELLED)
         return refuse_status(&x->failure, &err);
     if (st)
@@ -140,7 +141,9 @@ bool field_real(const struct fields *f, const char *name, double *out, double lo
     return true;
 }
 
-bool field_array(const struct fields *f, const char *name, const json_t **out, size_t most)
+/* `option` sets the most; NULL: none does. */
+static bool array_up_to(const struct fields *f, const char *name, const json_t **out, size_t most,
+                        const char *option)
 {
     const json_t *v = field_value(f, name);
     char param[160];
@@ -150,10 +153,25 @@ bool field_array(const struct fields *f, const char *name, const json_t **out, s
         return field_is_no(f, name, "an array", v);
     (void)snprintf(param, sizeof param, "%s%s", f->path, name);
     if (json_array_size(v) > most)
-        return refuse_field(f->failure, BAD_VALUE, param, "%s has %zu entries, at most %zu", param,
-                            json_array_size(v), most);
+        return refuse_field(f->failure, BAD_VALUE, param, "%s has %zu entries, at most %zu%s%s%s",
+                            param, json_array_size(v), most, option ? "; " : "",
+                            option ? option : "", option ? " sets the limit" : "");
     *out = v;
     return true;
+}
+
+bool field_array(const struct fields *f, const char *name, const json_t **out, size_t most)
+{
+    return array_up_to(f, name, out, most, NULL);
+}
+
+bool field_limited(const struct fields *f, const char *name, const json_t **out,
+                   enum server_limit most)
+{
+    struct limits limits;
+    limits_init(&limits);
+    const struct limits *l = f->server ? &f->server->options.limits : &limits;
+    return array_up_to(f, name, out, (size_t)l->of[most], limit_rows[most].option);
 }
 
 static bool is_plain(const char *s)

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "exchange.h"
+#include "limits.h"
 
 struct fields {
     struct json_doc doc;
@@ -29,6 +30,9 @@ bool field_bool(const struct fields *f, const char *name, bool *out);
 bool field_int(const struct fields *f, const char *name, int64_t *out, int64_t low, int64_t high);
 bool field_real(const struct fields *f, const char *name, double *out, double low, double high);
 bool field_array(const struct fields *f, const char *name, const json_t **out, size_t most);
+/* With at most as many entries as an option of the server says. */
+bool field_limited(const struct fields *f, const char *name, const json_t **out,
+                   enum server_limit most);
 
 /* Refuses a field: "expected a string, found a number". */
 bool field_is_no(const struct fields *f, const char *name, const char *expected, const json_t *v);

@@ -37,14 +37,9 @@
 #include "trace.h"
 
 enum {
-    MAX_LINE = 8 << 10,            /* of a request line */
-    MAX_HEAD = 64 << 10,           /* of a header block */
-    MAX_FIELDS = 128,              /* in it */
-    CONNECTION_MEMORY = 160 << 10, /* the library's pool of a connection: head and write buffer */
-    MORE_CONNECTIONS = 128,        /* above the limit, so that a 503 can be sent */
-    IDLE_S = 75,                   /* inactivity, keep-alive included */
-    HEAD_MS = 30000,
-    BODY_PROGRESS_MS = 30000,
+    /* The library's pool of a connection, beside the head: write buffer. */
+    CONNECTION_MEMORY = 88 << 10,
+    MORE_CONNECTIONS = 128, /* above the limit, so that a 503 can be sent */
     WATCH_MS = 250,
     PROBE_MS = 300,         /* between interim responses to a client that shut its side */
     STREAM_LIMIT = 4 << 20, /* bytes that a slow client may leave untaken: then no piece is added */
@@ -145,7 +140,7 @@ static void connection_opened(struct http *h, struct MHD_Connection *mc, void **
     if (c->next)
         c->next->before = c;
     h->first = c;
-    c->over = ++h->n_connections > h->server->options.max_connections;
+    c->over = ++h->n_connections > h->server->options.limits.of[LIMIT_CONNECTIONS];
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -181,6 +176,25 @@ static struct connection *connection_of(struct MHD_Connection *mc)
     return info ? info->socket_context : NULL;
 }
 
+/* The library's own limit of inactivity while a request is read and answered: none of ours is longer. */
+static unsigned busy_timeout_s(const struct server_options *o)
+{
+    int64_t s = o->write_timeout_s;
+    static const enum server_limit of[] = {LIMIT_IDLE_TIME, LIMIT_HEADER_TIME, LIMIT_STALL_TIME};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        s = s > o->limits.of[of[i]] ? s : o->limits.of[of[i]];
+    return (unsigned)s;
+}
+
+/* ... and between requests. */
+static void set_idle(struct http *h, struct MHD_Connection *mc, bool is_idle)
+{
+    const struct server_options *o = &h->server->options;
+    unsigned busy = busy_timeout_s(o), idle = (unsigned)o->limits.of[LIMIT_IDLE_TIME];
+    if (idle != busy)
+        (void)MHD_set_connection_option(mc, MHD_CONNECTION_OPTION_TIMEOUT, is_idle ? idle : busy);
+}
+
 /* The request line is read. */
 static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mc)
 {
@@ -189,8 +203,14 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mc)
         free(c->uri);
         c->uri = strdup(uri);
         set_stage(cls, c, STAGE_HEAD);
+        set_idle(cls, mc, false);
     }
     return NULL;
+}
+
+static int64_t limit_ms(const struct http *h, enum server_limit which)
+{
+    return h->server->options.limits.of[which] * 1000;
 }
 
 static bool is_late(const struct http *h, const struct connection *c, int64_t now)
@@ -198,12 +218,12 @@ static bool is_late(const struct http *h, const struct connection *c, int64_t no
     int64_t in_stage = now - c->since_ms;
     switch (c->stage) {
     case STAGE_IDLE: /* where the next request line begins cannot be seen */
-        return in_stage > IDLE_S * 1000 + HEAD_MS;
+        return in_stage > limit_ms(h, LIMIT_IDLE_TIME) + limit_ms(h, LIMIT_HEADER_TIME);
     case STAGE_HEAD:
-        return in_stage > HEAD_MS;
+        return in_stage > limit_ms(h, LIMIT_HEADER_TIME);
     case STAGE_BODY:
-        return in_stage > (int64_t)h->server->options.body_timeout_s * 1000 ||
-               now - c->moved_ms > BODY_PROGRESS_MS;
+        return in_stage > limit_ms(h, LIMIT_BODY_TIME) ||
+               now - c->moved_ms > limit_ms(h, LIMIT_STALL_TIME);
     case STAGE_REPLY:
         break;
     }
@@ -670,19 +690,27 @@ static bool check_framing(struct call *k, const struct head *head)
 {
     struct failure *f = &k->x.failure;
     const char *uri = k->c->uri;
+    const int64_t *most = k->x.server->options.limits.of;
     k->must_close = true;
     if (k->c->over)
-        return refuse(f, BUSY, "more than %d connections are open",
-                      (int)k->x.server->options.max_connections);
+        return refuse(f, BUSY,
+                      "more than %d connections are open; --max-connections sets the limit",
+                      (int)most[LIMIT_CONNECTIONS]);
     if ((head->n_length && head->n_transfer) || head->lengths_differ)
         return refuse(f, BAD_VALUE,
                       "Content-Length stands beside Transfer-Encoding or another Content-Length");
-    if (!uri || strlen(uri) > MAX_LINE)
-        return refuse(f, HEAD_TOO_LARGE, "the request line is longer than %d bytes", MAX_LINE);
-    if (head->n_fields > MAX_FIELDS || head->bytes > MAX_HEAD)
+    if (!uri || strlen(uri) > (size_t)most[LIMIT_LINE])
         return refuse(f, HEAD_TOO_LARGE,
-                      "the header has %d fields and %zu bytes, at most %d and %d are read",
-                      head->n_fields, head->bytes, MAX_FIELDS, MAX_HEAD);
+                      "the request line is longer than %d bytes; --max-request-line sets the limit",
+                      (int)most[LIMIT_LINE]);
+    if (head->n_fields > most[LIMIT_FIELDS])
+        return refuse(f, HEAD_TOO_LARGE,
+                      "the header has %d fields, at most %d are read; --max-fields sets the limit",
+                      head->n_fields, (int)most[LIMIT_FIELDS]);
+    if (head->bytes > (size_t)most[LIMIT_HEADER])
+        return refuse(f, HEAD_TOO_LARGE,
+                      "the header has %zu bytes, at most %d are read; --max-header sets the limit",
+                      head->bytes, (int)most[LIMIT_HEADER]);
     k->must_close = false;
     return true;
 }
@@ -741,7 +769,7 @@ static bool check_phase(struct exchange *x)
 
 static bool check_length(struct call *k, const struct head *head)
 {
-    size_t limit = k->x.server->options.max_body;
+    size_t limit = (size_t)k->x.server->options.limits.of[LIMIT_BODY];
     if (head->length && strtoull(head->length, NULL, 10) > limit)
         return refuse(&k->x.failure, BODY_TOO_LARGE,
                       "the body has %.20s bytes, the limit is %zu; --max-body sets it",
@@ -816,7 +844,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
     k->started_ms = clock_whole_ms();
     atomic_init(&k->n_holders, 1);
     (void)pthread_mutex_init(&k->lock, NULL);
-    buf_init(&k->x.body, h->server->options.max_body);
+    buf_init(&k->x.body, (size_t)h->server->options.limits.of[LIMIT_BODY]);
     buf_init(&k->x.reply, SIZE_MAX / 2);
     buf_init(&k->x.unknown, MAX_LISTED_BYTES);
     buf_init(&k->x.warnings, MAX_LISTED_BYTES);
@@ -833,7 +861,7 @@ static struct call *begin(struct http *h, struct MHD_Connection *mc, const char 
 static void take_body(struct call *k, const char *bytes, size_t n)
 {
     struct exchange *x = &k->x;
-    const struct server_options *o = &x->server->options;
+    const int64_t *most = x->server->options.limits.of;
     pthread_mutex_lock(&k->http->lock);
     k->c->moved_ms = clock_whole_ms();
     pthread_mutex_unlock(&k->http->lock);
@@ -846,10 +874,13 @@ static void take_body(struct call *k, const char *bytes, size_t n)
     k->counted += more;
     if (x->body.over)
         (void)refuse(&x->failure, BODY_TOO_LARGE,
-                     "the body has more than %zu bytes; --max-body sets the limit", o->max_body);
-    else if (all > o->body_memory)
-        (void)refuse(&x->failure, BUSY, "the bodies of all requests take more than %zu bytes",
-                     o->body_memory);
+                     "the body has more than %lld bytes; --max-body sets the limit",
+                     (long long)most[LIMIT_BODY]);
+    else if (all > (size_t)most[LIMIT_BODY_MEMORY])
+        (void)refuse(&x->failure, BUSY,
+                     "the bodies of all requests take more than %lld bytes; --body-memory sets the "
+                     "limit",
+                     (long long)most[LIMIT_BODY_MEMORY]);
     else if (x->body.no_memory)
         (void)refuse(&x->failure, BUSY, "there is no memory for the body");
     else
@@ -1036,12 +1067,12 @@ static void on_completed(void *cls, struct MHD_Connection *mc, void **context,
                          enum MHD_RequestTerminationCode code)
 {
     struct call *k = *context;
-    (void)mc;
-    (void)code;
     *context = NULL;
     if (!k)
         return;
     set_stage(cls, k->c, STAGE_IDLE);
+    if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        set_idle(cls, mc, true);
     pthread_mutex_lock(&k->lock);
     k->is_gone = true;
     pthread_mutex_unlock(&k->lock);
@@ -1064,6 +1095,7 @@ static const char tls_priorities[] =
 static lathe_status start(struct http *h, lathe_error *err)
 {
     const struct server_options *o = &h->server->options;
+    const int64_t *most = o->limits.of;
     const struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)certificate_show},
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)tls_priorities},
@@ -1076,10 +1108,11 @@ static lathe_status start(struct http *h, lathe_error *err)
         flags, (uint16_t)h->port, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, no_log,
         NULL, MHD_OPTION_LISTEN_SOCKET, h->listener.fd, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
         h, MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->max_connections + MORE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_ARRAY, o->tls_cert ? tls : none,
-        MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(most[LIMIT_CONNECTIONS] + MORE_CONNECTIONS),
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)(most[LIMIT_LINE] + most[LIMIT_HEADER] + CONNECTION_MEMORY),
+        MHD_OPTION_CONNECTION_TIMEOUT, busy_timeout_s(o), MHD_OPTION_ARRAY,
+        o->tls_cert ? tls : none, MHD_OPTION_END);
     if (h->daemon)
         return LATHE_OK;
     return fail(err, LATHE_E_IO, "cannot serve %s port %d: libmicrohttpd refused", o->host,
@@ -1093,7 +1126,7 @@ lathe_status http_open(struct http **out, struct server *s, lathe_error *err)
         return fail_memory(err, sizeof *h);
     h->server = s;
     h->listener.fd = -1;
-    size_t most = (size_t)s->options.max_connections + MORE_CONNECTIONS;
+    size_t most = (size_t)s->options.limits.of[LIMIT_CONNECTIONS] + MORE_CONNECTIONS;
     h->polled = calloc(most, sizeof *h->polled);
     (void)pthread_mutex_init(&h->lock, NULL);
     (void)pthread_cond_init(&h->idle, NULL);

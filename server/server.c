@@ -28,16 +28,13 @@ void server_options_init(struct server_options *o)
 {
     *o = (struct server_options){.host = "127.0.0.1",
                                  .port = 8080,
-                                 .max_body = (size_t)64 << 20,
-                                 .body_memory = (size_t)512 << 20,
-                                 .max_connections = 1024,
                                  .write_timeout_s = 60,
-                                 .body_timeout_s = 300,
                                  .late_system = -1,
                                  .json_keepalive_s = 240,
                                  .responses_reasoning = RESPONSES_REASONING_ASKED,
                                  .n_responses = 256,
                                  .reasoning_field = FIELD_REASONING_CONTENT};
+    limits_init(&o->limits);
 }
 
 /* ---- What the model directory tells --------------------------------------------------------- */

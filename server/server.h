@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "guard.h"
+#include "limits.h"
 #include "listen.h"
 
 struct server;
@@ -39,8 +40,7 @@ struct server_options {
     const char *tls_cert,
         *tls_key;          /* PEM files; NULL: no TLS. One server of a process may have them */
     bool unknown_is_error; /* refuse unknown fields of bodies */
-    size_t max_body, body_memory; /* bytes of one body, and of all that are in flight */
-    int32_t max_connections;
+    struct limits limits;
     int32_t queue_timeout_s, request_timeout_s; /* 0: none */
     int32_t write_timeout_s;  /* a stream from which nothing is taken for so long is cut off */
     int32_t json_keepalive_s; /* from then on a reply in one piece shows signs of life; 0: never */
@@ -75,9 +75,8 @@ struct server_options {
     const char *trace;             /* a file: trace.h; NULL: none */
     uint64_t trace_bytes;
     bool trace_text;
-    bool log_bodies;        /* the lines have the bodies of requests */
-    int32_t body_timeout_s; /* of all of a request's body, however its bytes come */
-    const char *revision;   /* of the source that the program was built from; NULL: "unknown" */
+    bool log_bodies;      /* the lines have the bodies of requests */
+    const char *revision; /* of the source that the program was built from; NULL: "unknown" */
     /* A socket of this host and port that listens already; NULL: one is opened. */
     const struct listener *listener;
     uint64_t n_device_losses; /* in this process, before this server */
@@ -87,8 +86,8 @@ struct server_options {
     void (*id)(char out[25]);
     const char *fingerprint;
 };
-/* 127.0.0.1:8080, 64 MiB a body, 512 MiB for all, 1024 connections, 60 s for writing, 240 s for a reply in one piece,
- * 300 s for a body, no other timeouts, 256 responses. */
+/* 127.0.0.1:8080, the limits of limits_init, 60 s for writing, 240 s for a reply in one piece, no other timeouts,
+ * 256 responses. */
 void server_options_init(struct server_options *o);
 
 /* Listens. What *o points to must stay until the server is closed. */

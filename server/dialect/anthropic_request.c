@@ -7,7 +7,7 @@
 #include "state.h"
 #include "thinking.h"
 
-enum { MAX_MESSAGES = 100000, MAX_TOOLS = 1024, TEXT_LIMIT = 1 << 28 };
+enum { TEXT_LIMIT = 1 << 28 };
 
 struct reader {
     struct exchange *x;
@@ -419,7 +419,7 @@ static bool put_messages(struct exchange *x, const struct fields *f, struct buf 
 {
     struct reader r = {x, f, out, 0};
     const json_t *array = NULL, *system = field_value(f, "system");
-    if (!field_array(f, "messages", &array, MAX_MESSAGES))
+    if (!field_limited(f, "messages", &array, LIMIT_MESSAGES))
         return false;
     if (json_array_size(array) == 0)
         return refuse_field(f->failure, array ? BAD_VALUE : MISSING_FIELD, "messages",
@@ -505,7 +505,7 @@ static bool read_tools(struct exchange *x, const struct fields *f, struct genera
     const char *type = "auto";
     size_t n;
     bool serial = false;
-    if (!field_array(f, "tools", &array, MAX_TOOLS) ||
+    if (!field_limited(f, "tools", &array, LIMIT_TOOLS) ||
         !fields_inner(f, "tool_choice", "tool_choice.", &choice) ||
         !field_text(&choice, "type", &type, &n) ||
         !field_bool(&choice, "disable_parallel_tool_use", &serial))

@@ -10,7 +10,7 @@
 #include "openai_responses.h"
 #include "state.h"
 
-enum { MAX_ITEMS = 100000, TEXT_LIMIT = 1 << 28, MAX_FILE = 32 << 20 };
+enum { TEXT_LIMIT = 1 << 28, MAX_FILE = 32 << 20 };
 enum { ITEMS_OFTEN = 256 }; /* between two looks at the client: a millisecond or two */
 
 /* The assistant's message at hand, in pieces of JSON. */
@@ -618,16 +618,15 @@ bool responses_input(struct exchange *x, const struct fields *f, struct response
                      struct buf *out)
 {
     struct reader r = {.x = x, .failure = f->failure, .tools = &q->tools, .out = out};
-    const json_t *v = field_value(f, "input");
+    const json_t *v = field_value(f, "input"), *array;
     size_t n = 0, n_text;
     const char *s = NULL;
     if (!field_text(f, "instructions", &s, &n))
         return false;
     if (v && !json_is_array(v) && !json_text(&f->doc, v, &n_text))
         return field_is_no(f, "input", "a string or an array", v);
-    if (json_array_size(v) > MAX_ITEMS)
-        return refuse_field(f->failure, BAD_VALUE, "input", "input has %zu entries, at most %d",
-                            json_array_size(v), MAX_ITEMS);
+    if (json_is_array(v) && !field_limited(f, "input", &array, LIMIT_MESSAGES))
+        return false;
     if (!q->previous && (!v || (json_is_array(v) && json_array_size(v) == 0)))
         return refuse_field(f->failure, v ? BAD_VALUE : MISSING_FIELD, "input", "input is %s",
                             v ? "empty" : "missing");

@@ -8,7 +8,7 @@
 #include "hosted.h"
 #include "openai_responses.h"
 
-enum { MAX_TOOLS = 1024, MAX_LOADED = 16384, MAX_NAME = 128, TEXT_LIMIT = 1 << 28 };
+enum { MAX_LOADED = 16384, MAX_NAME = 128, TEXT_LIMIT = 1 << 28 };
 
 bool toolbox_init(struct toolbox *b, struct arena *arena, struct failure *f)
 {
@@ -317,7 +317,7 @@ bool toolbox_read(struct toolbox *b, struct exchange *x, const struct fields *f)
 {
     const struct adder a = {b, x, &f->doc, NULL};
     const json_t *array = NULL;
-    if (!field_array(f, "tools", &array, MAX_TOOLS))
+    if (!field_limited(f, "tools", &array, LIMIT_TOOLS))
         return false;
     for (size_t i = 0; i < json_array_size(array); i++) {
         char path[40];

@@ -19,8 +19,10 @@ enum {
     OFTEN = 64 << 10,   /* bytes between two looks at a watch: about a millisecond */
 };
 
-const struct json_limits json_limits_request = {64u << 20, 32u << 20, 1000000, 128};
-const struct json_limits json_limits_model = {128u << 20, 32u << 20, 4000000, 64};
+const struct json_limits json_limits_request = {
+    .bytes = 256u << 20, .string = 256u << 20, .values = 1000000, .depth = 128};
+const struct json_limits json_limits_model = {
+    .bytes = 128u << 20, .string = 32u << 20, .values = 4000000, .depth = 64};
 
 struct side_entry {
     size_t at, n; /* in side.bytes; a NUL follows */
@@ -76,6 +78,15 @@ static lathe_status unexpected(struct scan *c, const char *expected)
         st = fail(c->err, LATHE_E_FORMAT, "found byte 0x%02X, expected %s",
                   (unsigned)(unsigned char)c->s[c->at], expected);
     return place(c, c->at, st);
+}
+
+/* Behind a limit that `option` sets. */
+static lathe_status over(struct scan *c, size_t at, const char *option)
+{
+    lathe_error limit = *c->err;
+    if (option)
+        (void)fail(c->err, LATHE_E_LIMIT, "%s (%s)", limit.message, option);
+    return place(c, at, LATHE_E_LIMIT);
 }
 
 /* ---- The side table ------------------------------------------------------------------------ */
@@ -262,7 +273,7 @@ static lathe_status scan_string(struct scan *c, bool is_key)
         if (decoded > c->limits->string) {
             fail(c->err, LATHE_E_LIMIT, "a string is longer than the limit of %zu bytes",
                  c->limits->string);
-            return place(c, open, LATHE_E_LIMIT);
+            return over(c, open, c->limits->string_option);
         }
     }
     const char *body = c->s + open + 1;
@@ -435,7 +446,7 @@ static lathe_status descend(struct scan *c)
     bool is_object = c->s[c->at] == '{';
     if (c->depth >= limit) {
         fail(c->err, LATHE_E_LIMIT, "nested deeper than the limit of %d levels", (int)limit);
-        return place(c, c->at, LATHE_E_LIMIT);
+        return over(c, c->at, c->limits->depth_option);
     }
     int32_t i = c->depth++;
     unsigned char bit = (unsigned char)(1u << (i % 8));
@@ -465,7 +476,7 @@ static lathe_status scan_value(struct scan *c, bool *opened)
     if (c->n_values++ >= c->limits->values) {
         fail(c->err, LATHE_E_LIMIT, "more than the limit of %lld values",
              (long long)c->limits->values);
-        return place(c, c->at, LATHE_E_LIMIT);
+        return over(c, c->at, c->limits->values_option);
     }
     switch (c->at < c->n ? c->s[c->at] : 0) {
     case '{':

@@ -20,8 +20,10 @@ struct json_limits {
     size_t string;  /* of one string, decoded */
     int64_t values; /* objects, arrays and scalars together */
     int32_t depth;  /* of nesting */
+    /* What sets them, for messages; NULL: nothing does. */
+    const char *string_option, *values_option, *depth_option;
 };
-extern const struct json_limits json_limits_request; /* 64 MiB, 32 MiB, 1,000,000, 128 */
+extern const struct json_limits json_limits_request; /* 256 MiB, 256 MiB, 1,000,000, 128 */
 extern const struct json_limits json_limits_model; /* model files: 128 MiB, 32 MiB, 4,000,000, 64 */
 
 struct json_side;

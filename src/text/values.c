@@ -5,7 +5,8 @@
 
 /* 262144: no context holds more tokens, and a value takes at least one. 127: the arguments' object is
  * around it, and when they come back in a request they may be 128 deep. */
-const struct json_limits json_limits_value = {32u << 20, 32u << 20, 262144, 127};
+const struct json_limits json_limits_value = {
+    .bytes = 32u << 20, .string = 32u << 20, .values = 262144, .depth = 127};
 
 struct parameter parameter_of(const struct toolset *ts, const char *tool, const json_t *schema)
 {

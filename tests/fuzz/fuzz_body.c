@@ -37,6 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     buf_init(&out, 1 << 20);
     buf_init(&x.body, size + 1);
     buf_append(&x.body, data, size);
+    limits_init(&server.options.limits);
     bool ok = fields_open(&f, &x);
     if (ok) {
         ok = is_anthropic ? anthropic_conversation(&x, &f, &g) : chat_read(&f, &g.chat);

@@ -17,7 +17,7 @@ static void require(bool holds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct json_limits small = {4096, 16, 50, 5};
+    static const struct json_limits small = {.bytes = 4096, .string = 16, .values = 50, .depth = 5};
     struct json_doc d;
     lathe_error err = {0};
     if (size == 0)

@@ -125,6 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct reading r;
     if (!server.store)
         open_store(&server);
+    limits_init(&server.options.limits);
     if (read_body(&r, &server, (const char *)data, size)) {
         require_array(r.g.chat.conversation.messages);
         require_array(r.g.chat.conversation.tools);

@@ -14,7 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct tokenizer *open_tokenizer(const char *s, size_t n)
 {
-    static const struct json_limits limits = {1 << 20, 1 << 16, 100000, 32};
+    static const struct json_limits limits = {
+        .bytes = 1 << 20, .string = 1 << 16, .values = 100000, .depth = 32};
     struct json_doc d = {0}, none = {0};
     struct tokenizer *t = NULL;
     lathe_error e;

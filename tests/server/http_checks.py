@@ -368,7 +368,7 @@ def check_deep_and_broken_bodies(s):
     """B101 of the shared cases: each is 400, and memory does not grow with the depth."""
     q = '{"messages":[{"role":"user","content":"q"}],'
     before = s.memory()
-    bodies = ['{"x":' + n * "[" + "0" + n * "]" + "}" for n in (1000, 10000, 400000)]
+    bodies = ['{"x":' + n * "[" + "0" + n * "]" + "}" for n in (1000, 10000, 1000000)]
     bodies += [q + '"tools":' + 3000 * "["]
     for n in 1000, 20000:
         schema = n * '{"properties":{"a":' + "{}" + n * "}}"
@@ -432,6 +432,7 @@ def check_too_many_connections(_):
         time.sleep(0.1)
         a = s.send("GET", "/health")
         is_((a.status, a.code, a.headers["connection"].lower()), (503, "server_busy", "close"))
+        is_("--max-connections" in message(a), True)
         is_(1 <= int(a.headers["retry-after"]) <= 60, True)
         for c in held:
             c.close()
@@ -441,8 +442,94 @@ def check_too_many_connections(_):
 def check_body_memory(_):
     with Server(PROGRAM, MODEL, "--max-body", "2", "--body-memory", "1") as s:
         a = s.send("POST", "/tokenize", b'{"content":"' + b"a" * 1500000 + b'"}')
-        is_((a.status, a.code), (503, "server_busy"))
+        is_((a.status, a.code, "--body-memory" in message(a)), (503, "server_busy", True))
         is_(s.send("POST", "/tokenize", HELLO).status, 200)
+
+
+def message(a):
+    return a.json["error"]["message"]
+
+
+def check_limits_as_options(_):
+    """Lower than they are by themselves: each refusal names the option."""
+    low = {"--max-request-line": 1, "--max-header": 2, "--max-fields": 8, "--max-body": 2, "--max-depth": 8, "--max-values": 50,
+           "--max-string": 1, "--max-messages": 3, "--max-tools": 2}
+    chat = lambda n, more={}: dict({"messages": [{"role": "user", "content": "a"}] * n}, **more)
+    tools = lambda n: [{"type": "function", "function": {"name": f"f{i}"}} for i in range(n)]
+    plain = lambda n: [{"type": "function", "name": f"f{i}"} for i in range(n)]
+    claude = lambda n: [{"name": f"f{i}", "input_schema": {}} for i in range(n)]
+    items = lambda n, more={}: dict({"input": [{"role": "user", "content": "a"}] * n, "max_output_tokens": 1}, **more)
+    with Server(PROGRAM, MODEL, *[str(x) for option in low.items() for x in option]) as s:
+        rows = [
+            (431, "--max-request-line", "GET", "/health?" + "a" * 1100, None, ()),
+            (431, "--max-header", "GET", "/health", None, [("x", "y" * 3000)]),
+            (431, "--max-fields", "GET", "/health", None, [(f"x{i}", "y") for i in range(8)]),
+            (413, "--max-body", "POST", "/tokenize", b" " * (3 << 20), ()),
+            (400, "--max-depth", "POST", "/tokenize", b'{"x":' + b"[" * 8 + b"]" * 8 + b"}", ()),
+            (400, "--max-values", "POST", "/tokenize", {"x": [0] * 50}, ()),
+            (400, "--max-string", "POST", "/tokenize", {"content": "a" * ((1 << 20) + 1)}, ()),
+            (400, "--max-messages", "POST", "/apply-template", chat(4), ()),
+            (400, "--max-messages", "POST", "/v1/messages", chat(4, {"max_tokens": 1}), ()),
+            (400, "--max-messages", "POST", "/v1/responses", items(4), ()),
+            (400, "--max-tools", "POST", "/apply-template", chat(1, {"tools": tools(3)}), ()),
+            (400, "--max-tools", "POST", "/v1/messages", chat(1, {"max_tokens": 1, "tools": claude(3)}), ()),
+            (400, "--max-tools", "POST", "/v1/responses", items(1, {"tools": plain(3)}), ()),
+        ]
+        for status, option, method, path, body, headers in rows:
+            try:
+                a = s.send(method, path, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                is_(option, "--max-body")  # refused by its length, and closed while it was still being sent
+                continue
+            is_((path, a.status, option in message(a) or message(a)), (path, status, True))
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        a = s.raw(head + b"".join(b"%x\r\n%s\r\n" % (1 << 20, b" " * (1 << 20)) for _ in range(3)) + b"0\r\n\r\n")
+        is_((a.status, "--max-body" in message(a)), (413, True))
+        is_(s.send("GET", "/health?" + "a" * 900, headers=[("x", "y" * 1900)]).status, 200)
+        is_(s.send("POST", "/apply-template", chat(3, {"tools": tools(2)})).status, 200)
+        is_(s.send("POST", "/tokenize", b'{"content":"a","x":' + b"[" * 7 + b"]" * 7 + b"}").status, 200)
+    high = {"--max-request-line": 16, "--max-header": 200, "--max-fields": 300, "--max-body": 72, "--max-string": 70, "--max-tools": 1100}
+    with Server(PROGRAM, MODEL, *[str(x) for option in high.items() for x in option]) as s:
+        is_(s.send("GET", "/health?" + "a" * 15000).status, 200)
+        is_(s.send("GET", "/health", headers=[("x", "y" * 150000)]).status, 200)
+        is_(s.send("GET", "/health", headers=[(f"x{i}", "y") for i in range(250)]).status, 200)
+        is_(s.send("POST", "/tokenize", b'{"content":"a","x":"' + b"y" * (69 << 20) + b'"}').status, 200)
+        is_(s.send("POST", "/apply-template", chat(1, {"tools": tools(1025)})).status, 200)
+
+
+def check_times_as_options(_):
+    """Each is over long before what it is by itself; what has a longer one goes on."""
+    def closes(s, data, more=b""):
+        start = time.monotonic()
+        with s.connect() as c:
+            c.settimeout(0.2)
+            c.sendall(data)
+            while time.monotonic() - start < 20:
+                try:
+                    if more:
+                        c.sendall(more)
+                    if c.recv(1000) == b"":
+                        return True
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return True
+        return False
+
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    with Server(PROGRAM, MODEL, "--header-timeout", "1") as s:
+        is_(closes(s, whole + b"x: ", b"y"), True)
+    with Server(PROGRAM, MODEL, "--stall-timeout", "1") as s:
+        is_(closes(s, body), True)
+    with Server(PROGRAM, MODEL, "--idle-timeout", "1") as s:
+        is_(closes(s, whole + b"\r\n"), True)
+        with s.connect() as c:  # it is no limit of a body's
+            data = json.dumps(HELLO).encode()
+            c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data))
+            time.sleep(3)
+            c.sendall(data)
+            is_(Answer(c).status, 200)
 
 
 def check_full_pool(s):

@@ -16,6 +16,7 @@ struct rig {
 static bool open_body(struct rig *r, const char *json)
 {
     *r = (struct rig){0};
+    limits_init(&r->server.options.limits);
     r->x.server = &r->server;
     buf_init(&r->x.body, 1 << 20);
     buf_init(&r->x.unknown, MAX_LISTED_BYTES);

@@ -2,9 +2,29 @@
  * other types, null; and how many there may be of what is repeated. */
 #include <string.h>
 
+#include "base/file.h"
 #include "fake_engine.h"
 #include "rig.h"
 #include "test.h"
+
+/* docs/server.md and the table of limits say the same. */
+TEST(documented)
+{
+    struct buf text;
+    lathe_error err;
+    buf_init(&text, 1 << 20);
+    CHECK_OK(file_read(&text, test_path("docs/server.md"), &err), &err);
+    for (int i = 0; i < N_LIMITS; i++) {
+        const struct limit_row *r = &limit_rows[i];
+        char row[200];
+        (void)snprintf(row, sizeof row, "| `%s %s` | %s | %lld | %lld | %lld |\n", r->option,
+                       r->unit, r->what, (long long)r->normal, (long long)r->low,
+                       (long long)r->high);
+        if (!strstr(buf_str(&text), row))
+            FAIL("docs/server.md does not have %s", row);
+    }
+    buf_release(&text);
+}
 
 #define USER "{\"role\":\"user\",\"content\":\"a\"}"
 

@@ -253,8 +253,8 @@ TEST(a_body_that_trickles_is_cut_off)
     int status;
     bool ended;
     server_options_init(&o);
-    CHECK_INT(o.body_timeout_s, 300);
-    o.body_timeout_s = 2;
+    CHECK_INT(o.limits.of[LIMIT_BODY_TIME], 300);
+    o.limits.of[LIMIT_BODY_TIME] = 2;
     open_rig(&r, &o);
     fake_engine_script(r.engine, "text yes\nfinish stop 5 0 3 0\n");
     int fd = connect_to(&r);

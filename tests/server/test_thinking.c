@@ -22,6 +22,7 @@ static void check(const struct thinking_options *options, bool anthropic, const 
     struct generation g = {0};
     struct fields f;
     server.options.thinking = *options;
+    limits_init(&server.options.limits);
     buf_init(&x.body, 4096);
     buf_printf(&x.body, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]%s}", fields);
     CHECK(fields_open(&f, &x));
@@ -229,6 +230,7 @@ static void check_split(bool keeps, const char *want)
     struct fields f;
     struct chat c;
     server.options.keep_think_tags = keeps;
+    limits_init(&server.options.limits);
     buf_init(&x.body, 4096);
     buf_puts(&x.body, "{\"messages\":[{\"role\":\"assistant\",\"content\":"
                       "\"<think>\\nwhy\\n</think>\\n\\nb\"}]}");
