@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from serving import Answer, Checks, Server, is_, wait_until
+from serving import Answer, Checks, Server, certificate, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -294,12 +294,10 @@ def check_unix_sockets(folder):
 
 
 def check_keys_and_certificates(folder):
-    keys, cert, key = folder + "/keys", folder + "/c.crt", folder + "/c.key"
+    keys = folder + "/keys"
     with open(keys, "w") as f:
         f.write("one\n")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-               "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(command, check=True, capture_output=True)
+    cert, key = certificate(folder, "c")
     context = ssl.create_default_context(cafile=cert)
 
     class Secure(Failing):
