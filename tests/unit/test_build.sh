@@ -1,11 +1,11 @@
 #!/bin/sh
 # What make does with a toolkit, or without one: case B104. The compilers are stand-ins that say which release they are.
-# Toolkits before CUDA 13, two of which the case has, are refused.
+# Toolkits before CUDA 13 are refused: the case's rows that would have them build are skipped.
 unset MAKEFLAGS MFLAGS MAKELEVEL CUDA SMS SAN NVCC CUDA_HOME CC B
 cd "$(dirname "$0")/../.." || exit 1
 T=$(mktemp -d) || exit 1
 trap 'rm -rf "$T"' EXIT
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 out=$T/out
 
 toolkit() {
@@ -32,7 +32,7 @@ refused() {
     plan CUDA=1 "$@" cuda && why="it builds"
     [ "$(wc -l <"$out")" -eq 1 ] || why="more than a line"
 }
-for release in 11.8 12.4 12.9 13.0 13.1 14.0; do
+for release in 11.8 12.4 12.8 12.9 13.0 13.1 14.0; do
     toolkit $release
 done
 why=
@@ -40,10 +40,14 @@ why=
 refused CUDA_HOME="$T/nothing"
 grep -q "there is no $T/nothing/bin/nvcc" "$out" || why="it does not say what is missing"
 it B104_no_toolkit
-for release in 11.8 12.4 12.9; do
+for release in 11.8 12.4 12.8 12.9; do
     refused CUDA_HOME="$T/cuda-$release"
     grep -q "CUDA 13: .* is of CUDA $release" "$out" || why="it does not say which is needed and which it is"
     it "B104_toolkit_$release"
+done
+for row in 12.4_80_90 12.8_120a 12.8_120; do
+    echo "skip test_build.B104_$row: issue 4 has CUDA 13, and no older toolkit is taken"
+    skipped=$((skipped + 1))
 done
 for release in 13.0 13.1 14.0; do
     plan CUDA=1 CUDA_HOME="$T/cuda-$release" cuda || why="it does not build"
@@ -72,5 +76,5 @@ it B104_jobs
 mkdir "$T/a b" && cp -R Makefile include src cli server tests "$T/a b" && cp -R bench tools "$T/a b"
 (cd "$T/a b" && make -j2 B=build/x build/x/libbase.a && make -n B=build/x lathe) >"$out" 2>&1 || why="it does not build"
 it B104_path_with_spaces
-echo "$passed passed, $failed failed, 0 skipped"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
