@@ -2,12 +2,13 @@
  *
  *   server_cost -m DIR [-n REQUESTS] [--tokens N] [--spec NAME]
  *
- * The server runs in this process, over one engine thread and no speculation unless --spec says so, and its client in
- * another. Processor time of the process is taken, less that of the engine's own threads; requests of one token and of
- * N + 1 (256) give what a request and what a token take. Through the library alone the same is measured, and its difference is
- * the server's. Beside it stands what the kernel takes to send as many chunks of that size to a process that waits for
- * them, from the thread that gets the tokens: no server streams for less. Then the time from sending a request to the first
- * piece of its answer, less the engine's own prefill time of that request. Medians. */
+ * The server runs in this process, over one engine thread, with the server's own speculation unless --spec says
+ * another, and its client in another. Processor time of the process is taken, less that of the engine's own threads;
+ * requests of one token and of N + 1 (256) give what a request and what a token take. Through the library alone the
+ * same is measured, and its difference is the server's. Beside it stands what the kernel takes to send as many chunks
+ * of that size to a process that waits for them, from the thread that gets the tokens: no server streams for less. Then
+ * the time from sending a request to the first piece of its answer, less the engine's own prefill time of that request.
+ * Medians. */ */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
@@ -27,7 +28,7 @@
 enum { MAX_THREADS = 64, ROUNDS = 5, CHUNK = 270 };
 
 struct options {
-    const char *model, *spec;
+    const char *model, *spec; /* spec NULL: what the engine does by itself, as in lathe serve */
     int n, tokens;
 };
 
@@ -308,7 +309,7 @@ static void measure_first(struct rig *r, const struct options *o)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.spec = "none", .n = 100, .tokens = 255};
+    struct options o = {.n = 100, .tokens = 255};
     struct rig r;
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
