@@ -8,7 +8,7 @@
  * same is measured, and its difference is the server's. Beside it stands what the kernel takes to send as many chunks
  * of that size to a process that waits for them, from the thread that gets the tokens: no server streams for less. Then
  * the time from sending a request to the first piece of its answer, less the engine's own prefill time of that request.
- * Medians. */ */
+ * Medians. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
