@@ -124,7 +124,8 @@ static bool refuse_option(struct failure *f, const lathe_error *err)
 {
     static const struct {
         const char *option, *field;
-    } renamed[] = {{"stop_id", "stop_token_ids"}, {"logit_bias", "logit_bias"}};
+    } renamed[] = {
+        {"stop_id", "stop_token_ids"}, {"logit_bias", "logit_bias"}, {"min_tokens", "min_tokens"}};
     const char *s = err->message;
     size_t n_name = strcspn(s, "[ :"), n_path = strcspn(s, " :"), i = 0;
     size_t n_rows = sizeof renamed / sizeof *renamed;

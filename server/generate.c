@@ -701,6 +701,12 @@ static bool parse(struct run *r)
     return ok;
 }
 
+static void name_prompt(struct failure *f, const struct dialect *d)
+{
+    if (d->prompt && strncmp(f->param, "messages", 8) == 0)
+        (void)snprintf(f->param, sizeof f->param, "%s", d->prompt);
+}
+
 void generate(struct exchange *x, const struct dialect *d)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -729,6 +735,7 @@ void generate(struct exchange *x, const struct dialect *d)
     for (int32_t i = 0; i < r->n_choices; i++)
         recording_release(&r->recording[i]);
     bell_close(&r->bell);
+    name_prompt(&x->failure, d);
     d->release(r->state);
     chat_release(&r->g.chat);
     buf_release(&r->out);
@@ -765,6 +772,7 @@ bool generate_render(struct exchange *x, const struct dialect *d, const struct f
     g.chat.conversation.leave_ctx = x->watch.ctx;
     if (ok && lathe_engine_render(x->server->engine, g.options.conversation, out, &err))
         ok = refuse_status(&x->failure, &err);
+    name_prompt(&x->failure, d);
     x->response_id[0] = 0; /* nothing is answered */
     d->release(state);
     chat_release(&g.chat);

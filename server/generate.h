@@ -51,6 +51,8 @@ struct dialect {
     void (*release)(void *state); /* what does not lie in the arena; state may be NULL */
     /* What follows is about this choice; also when its request begins. NULL: the dialect has one choice. */
     void (*choose)(void *state, int32_t choice, const lathe_request *request);
+    /* The field that the prompt is in, which refusals of the engine's name in place of messages; NULL: it is those. */
+    const char *prompt;
 };
 
 /* The handler of a route that generates. */

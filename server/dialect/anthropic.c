@@ -398,7 +398,7 @@ static void release(void *state)
 }
 
 const struct dialect messages_dialect = {"messages", parse,  head,    event, keepalive,
-                                         error,      finish, release, NULL};
+                                         error,      finish, release, NULL,  NULL};
 
 void messages(struct exchange *x)
 {

@@ -645,8 +645,8 @@ static void release(void *state)
     buf_release(&s->head);
 }
 
-const struct dialect chat_dialect = {"chat",       parse,  head,    event, openai_keepalive,
-                                     openai_error, finish, release, choose};
+const struct dialect chat_dialect = {"chat",       parse,  head,    event,  openai_keepalive,
+                                     openai_error, finish, release, choose, NULL};
 
 void chat_completions(struct exchange *x)
 {

@@ -580,7 +580,7 @@ static void release(void *state)
 
 void completions(struct exchange *x)
 {
-    static const struct dialect dialect = {"completions", parse,  head,    event, openai_keepalive,
-                                           openai_error,  finish, release, choose};
+    static const struct dialect dialect = {"completions", parse,  head,    event,  openai_keepalive,
+                                           openai_error,  finish, release, choose, "prompt"};
     generate(x, &dialect);
 }

@@ -650,19 +650,12 @@ const struct dialect responses_dialect = {.name = "responses",
                                           .keepalive = keepalive,
                                           .error = error,
                                           .finish = finish,
-                                          .release = release};
-
-/* Errors that name the messages that the items became. */
-static void name_input(struct failure *f)
-{
-    if (strncmp(f->param, "messages", 8) == 0)
-        (void)snprintf(f->param, sizeof f->param, "input");
-}
+                                          .release = release,
+                                          .prompt = "input"};
 
 void responses(struct exchange *x)
 {
     generate(x, &responses_dialect);
-    name_input(&x->failure);
 }
 
 void responses_input_tokens(struct exchange *x)
@@ -670,5 +663,4 @@ void responses_input_tokens(struct exchange *x)
     size_t n;
     if (generate_count(x, &responses_dialect, &n))
         buf_printf(&x->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
-    name_input(&x->failure);
 }

@@ -168,7 +168,8 @@ def check_the_edge_of_the_context(_):
             is_((a.json["error"]["n_prompt_tokens"], a.json["error"]["n_ctx"]), (600, 512))
             is_(refused("/v1/messages", {"messages": text}, max_tokens=1, **more).json["error"]["type"], "invalid_request_error")
             is_(refused("/v1/responses", {"input": text}, **more).code, "context_length_exceeded")
-            is_(refused("/v1/completions", {"prompt": "a" + " a" * 599}, **more).code, "context_length_exceeded")
+            a = refused("/v1/completions", {"prompt": "a" + " a" * 599}, **more)
+            is_((a.code, a.json["error"]["param"]), ("context_length_exceeded", "prompt"))
         refused("/v1/chat/completions", padded(s, 512), max_tokens=1)
         is_(held(), before)
         a = post(s, dict(padded(s, 500), max_tokens=100)).json

@@ -215,6 +215,17 @@ TEST(refusals_of_the_engine_name_the_field)
     fake_engine_script(r.engine, "refuse 1 logit_bias names token 9, which does not exist\n");
     check(&r, CHAT | COMPLETIONS | RESPONSES, "\"logit_bias\":{\"9\":1}", 400,
           "\"param\":\"logit_bias\"");
+    fake_engine_script(r.engine, "refuse 1 min_tokens is 9, expected at most max_tokens, 3\n");
+    check(&r, CHAT | COMPLETIONS | RESPONSES, "\"min_tokens\":9", 400,
+          "\"message\":\"min_tokens is 9, expected at most max_tokens, 3\",\"type\":"
+          "\"invalid_request_error\",\"param\":\"min_tokens\"");
+    fake_engine_script(r.engine, "refuse 7 the prompt has 600 tokens, the context holds 512\n");
+    check(&r, CHAT, "\"seed\":1", 400,
+          "\"param\":\"messages\",\"code\":\"context_length_exceeded\"");
+    check(&r, RESPONSES, "\"seed\":1", 400,
+          "\"param\":\"input\",\"code\":\"context_length_exceeded\"");
+    check(&r, COMPLETIONS, "\"seed\":1", 400,
+          "\"param\":\"prompt\",\"code\":\"context_length_exceeded\"");
     close_rig(&r);
 }
 
