@@ -762,7 +762,8 @@ static bool check_phase(struct exchange *x)
         return true;
     if (phase == PHASE_LOADING)
         return refuse(&x->failure, LOADING, "the model is being loaded");
-    if (phase == PHASE_DRAINING && x->route->closed == CLOSED_DRAINING)
+    if (!server_engine(x->server) ||
+        (phase == PHASE_DRAINING && x->route->closed == CLOSED_DRAINING))
         return refuse(&x->failure, DRAINING, "the server is shutting down");
     return true;
 }

@@ -63,7 +63,7 @@ void version(struct exchange *x)
 {
     const struct server *s = x->server;
     char weights[65] = "";
-    if (atomic_load(&s->phase) != PHASE_LOADING)
+    if (server_engine(s))
         (void)weights_sha256(s->weights, weights);
     buf_puts(&x->reply, "{\"version\":");
     put(&x->reply, lathe_version());

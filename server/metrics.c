@@ -450,7 +450,7 @@ void metrics_show(struct exchange *x)
         (void)refuse(&x->failure, NOT_FOUND, "metrics are off (--metrics on)");
         return;
     }
-    if (atomic_load(&s->phase) != PHASE_LOADING)
+    if (server_engine(s))
         lathe_engine_activity(s->engine, &a, NULL, 0);
     buf_init(&p.model, 2048);
     buf_puts(&p.model, "model_name=\"");

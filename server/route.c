@@ -30,7 +30,7 @@ const struct route routes[] = {
      .handle = reset_prefix_cache},
     {GET, "/metrics", .no_key = true, .metrics = true, .handle = metrics_show},
     {GET, "/debug/requests", .handle = debug_requests},
-    {GET, "/debug/cache", .closed = CLOSED_LOADING, .handle = debug_cache},
+    {GET, "/debug/cache", .handle = debug_cache},
     {POST, "/chat/completions", .v1 = true, .runs = RUNS_LONG, .closed = CLOSED_DRAINING,
      .handle = chat_completions},
     {POST, "/chat/completions/input_tokens", .v1 = true, .runs = RUNS_POOLED,

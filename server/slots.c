@@ -138,22 +138,25 @@ void debug_requests(struct exchange *x)
         served_print(x->server->served, &x->reply);
 }
 
-/* Every slot holds one prefix, and its state is the one point that a prompt can go on from. */
+/* Every slot holds one prefix, and its state is the one point that a prompt can go on from. Without a model there is
+ * none. */
 void debug_cache(struct exchange *x)
 {
-    lathe_activity a;
-    lathe_memory_plan plan;
-    bool any = false;
-    lathe_slot_info *slot = is_enabled(x) ? look(x, &a) : NULL;
-    if (!slot)
+    lathe_activity a = {0};
+    lathe_memory_plan plan = {0};
+    bool any = false, is_loaded = server_engine(x->server) != NULL;
+    int32_t n = is_loaded ? x->server->options.n_slots : 0;
+    lathe_slot_info *slot = is_enabled(x) && is_loaded ? look(x, &a) : NULL;
+    if (x->failure.condition != FINE)
         return;
-    lathe_engine_plan(x->server->engine, &plan);
+    if (is_loaded)
+        lathe_engine_plan(x->server->engine, &plan);
     buf_printf(&x->reply, "{\"pages\":%d,\"pages_running\":%d,\"pages_idle\":%d,\"prefixes\":[",
                (int)a.n_pages, (int)a.n_pages_running, (int)a.n_pages_idle);
-    for (int32_t i = 0; i < x->server->options.n_slots; i++) {
+    for (int32_t i = 0; i < n; i++) {
         char session[SESSION_SIZE];
-        uint64_t bytes = plan.kv_per_token * (uint64_t)slot[i].n_held +
-                         plan.recurrent / (uint64_t)x->server->options.n_slots;
+        uint64_t bytes =
+            plan.kv_per_token * (uint64_t)slot[i].n_held + plan.recurrent / (uint64_t)n;
         if (slot[i].n_held == 0)
             continue;
         served_session(x->server->served, slot[i].request, session);

@@ -54,6 +54,12 @@ static inline int64_t server_now(const struct server *s)
 }
 const char *server_revision(const struct server *s);
 
+/* NULL while the model is being loaded, and where the server ends before it is. */
+static inline lathe_engine *server_engine(const struct server *s)
+{
+    return atomic_load(&s->phase) == PHASE_LOADING ? NULL : s->engine;
+}
+
 /* Is it the model's id or an alias, what clients append aside? */
 bool server_has_model(const struct server *s, const char *name);
 

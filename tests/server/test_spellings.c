@@ -505,6 +505,19 @@ TEST(statuses_of_both_shapes)
         {"/livez", NULL, 200, "ok"},
         {"/v1/models", NULL, 200, "\"id\":\"nano\""},
         {"/metrics", NULL, 200, "lathe_ready"},
+        {"/debug/requests", NULL, 200, "\"error\":\"loading_model\""},
+        {"/debug/cache", NULL, 200,
+         "{\"pages\":0,\"pages_running\":0,\"pages_idle\":0,\"prefixes\":[]}"},
+        {"/slots", NULL, 503, "\"code\":\"loading_model\""},
+    };
+    /* It ends before there is a model. */
+    static const struct row leaving[] = {
+        {CHAT, ASK "\"n\":1}", 503, "\"code\":\"shutting_down\""},
+        {"/tokenize", "{\"content\":\"a\"}", 503, "\"code\":\"shutting_down\""},
+        {"/slots", NULL, 503, "\"code\":\"shutting_down\""},
+        {"/debug/cache", NULL, 200, "\"prefixes\":[]"},
+        {"/metrics", NULL, 200, "lathe_ready"},
+        {"/version", NULL, 200, "\"weights_sha256\":null"},
     };
     struct rig r;
     struct server_options o;
@@ -521,9 +534,12 @@ TEST(statuses_of_both_shapes)
     o.model_dir = test_path("models/nano");
     o.n_ctx = 512;
     o.n_slots = 1;
+    o.debug_routes = true;
     CHECK_OK(server_open(&still_loading, &o, &err), &err);
     struct rig other = {.server = still_loading};
     check_rows(&other, loading, sizeof loading / sizeof *loading);
+    server_drain(still_loading, 0, 0);
+    check_rows(&other, leaving, sizeof leaving / sizeof *leaving);
     server_close(still_loading);
     close_rig(&r);
 }
