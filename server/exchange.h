@@ -53,6 +53,7 @@ struct exchange {
     int status;       /* 0: 200 */
     struct buf reply; /* JSON, unless `type` says another media type */
     const char *type;
+    bool is_page;  /* shown by a browser, which runs nothing of elsewhere in it */
     char etag[24]; /* of a file of the page, which a browser may keep; "" for everything else */
     char response_id[40]; /* x-response-id, of a response that is going to be stored; "" for none */
     struct buf unknown;   /* x-unknown-fields: names, separated by ", " */

@@ -316,11 +316,12 @@ static void add_failure_headers(struct call *k, struct MHD_Response *r)
     }
 }
 
-/* Of a file of the page: it runs nothing that does not come from here, and stands in no other page. */
 static void add_page_headers(struct call *k, struct MHD_Response *r)
 {
-    header(r, "ETag", k->x.etag);
-    header(r, "Cache-Control", "no-cache");
+    if (k->x.etag[0]) {
+        header(r, "ETag", k->x.etag);
+        header(r, "Cache-Control", "no-cache");
+    }
     header(r, "Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'");
     header(r, "X-Content-Type-Options", "nosniff");
 }
@@ -603,7 +604,7 @@ static enum MHD_Result send_reply(struct call *k)
         return MHD_NO;
     add_headers(k, r);
     add_failure_headers(k, r);
-    if (x->etag[0])
+    if (x->is_page)
         add_page_headers(k, r);
     if (is_preflight)
         preflight_headers(k, r);

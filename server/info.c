@@ -83,6 +83,7 @@ void version(struct exchange *x)
 void help(struct exchange *x)
 {
     x->type = "text/plain; charset=utf-8";
+    x->is_page = true;
     for (const struct route *r = routes; r->path; r++) {
         char methods[40];
         route_methods((int)r->method, methods);

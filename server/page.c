@@ -46,6 +46,7 @@ static void send_file(struct exchange *x, const struct file *f)
 {
     size_t n = (size_t)(f->end - f->begin);
     x->type = f->type;
+    x->is_page = true;
     (void)snprintf(x->etag, sizeof x->etag, "\"%016llx\"", (unsigned long long)hash(f->begin, n));
     buf_append(&x->reply, f->begin, n);
 }

@@ -65,6 +65,9 @@ def check_help(s):
     a = s.send("GET", "/help")
     is_((a.status, a.headers["content-type"]), (200, "text/plain; charset=utf-8"))
     is_(b"/v1/models/{id}\n" in a.body, True)
+    is_(a.headers["content-security-policy"], "default-src 'self'; frame-ancestors 'none'")
+    is_(a.headers["x-content-type-options"], "nosniff")
+    is_("etag" in a.headers, False)
 
 
 def check_page(s):
