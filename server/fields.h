@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "exchange.h"
-#include "limits.h"
+#include "limit.h"
 
 struct fields {
     struct json_doc doc;

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "guard.h"
-#include "limits.h"
+#include "limit.h"
 #include "listen.h"
 
 struct server;

@@ -1,7 +1,7 @@
 /* What a server takes of the world outside before it refuses: one table, of which options, help, messages and
  * docs/server.md have their names, units and figures. */
-#ifndef LATHE_SERVER_LIMITS_H
-#define LATHE_SERVER_LIMITS_H
+#ifndef LATHE_SERVER_LIMIT_H
+#define LATHE_SERVER_LIMIT_H
 
 #include <stddef.h>
 #include <stdint.h>

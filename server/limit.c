@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "limit.h"
 
 const struct limit_row limit_rows[N_LIMITS] = {
 #define X(name, option, unit, bits, low, normal, high, what)                                       \
