@@ -66,9 +66,16 @@ class Crowd:
                     self.closed.add(c)
                     self.poll.unregister(c)
 
-    def close(self):
+    def drop(self):
+        for c in set(self.got) - self.closed:
+            self.poll.unregister(c)
         for c in self.got:
             c.close()
+        self.got.clear()
+        self.closed.clear()
+
+    def close(self):
+        self.drop()
         self.poll.close()
 
     def __enter__(self):
@@ -97,12 +104,17 @@ def check_a_thousand_idle_connections(_):
         with Crowd() as last:
             c = last.add(s, stream("/v1/chat/completions", 20))
             last.read(lambda: b"[DONE]" in last.got[c])
-        wait_until(lambda: s.send("GET", "/health").status == 200)
         with Crowd() as rest:
-            for _ in range(24):
-                rest.add(s, HEALTH)
-            rest.read(lambda: all(rest.got.values()))
-            is_({g[:12] for g in rest.got.values()}, {b"HTTP/1.1 200"})
+
+            def are_let_in():
+                # A connection that was closed counts until the server has seen it.
+                rest.drop()
+                for _ in range(24):
+                    rest.add(s, HEALTH)
+                rest.read(lambda: all(rest.got.values()))
+                return {g[:12] for g in rest.got.values()} == {b"HTTP/1.1 200"}
+
+            wait_until(are_let_in)
             a = s.send("GET", "/health")
             is_((a.status, a.code, a.headers["connection"]), (503, "server_busy", "close"))
             is_(len(crowd.closed), 0)
