@@ -197,7 +197,7 @@ def check_log_levels(folder):
         f.write("error\n")
     with Server(PROGRAM, MODEL, "--log-level", "@" + path) as s:
         s.send("GET", "/v1/models")
-        s.send("GET", "/health")
+        s.send("GET", "/livez")
         with open(path, "w") as f:
             f.write("debug\n")
         s.process.send_signal(signal.SIGHUP)
@@ -378,7 +378,8 @@ def check_the_document_has_every_option_and_route(folder):
         text = f.read()
     option = r"--[a-z][a-z-]*[a-z]"
     known = set(re.findall(option, subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True).stdout))
-    section, rows = table(text, "Options")
+    (limits, few), (section, rows) = table(text, "Limits"), table(text, "Options")
+    section, rows = limits + section, few + rows
     is_((known - set(re.findall(option, section)), set(re.findall(option, " ".join(r[0] for r in rows))) - known), (set(), set()))
     served, said = set(), set()
     with Server(PROGRAM, MODEL, "--api-key", "k", "--debug-routes") as s:
