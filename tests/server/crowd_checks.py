@@ -66,17 +66,14 @@ class Crowd:
                     self.closed.add(c)
                     self.poll.unregister(c)
 
-    def drop(self):
-        for c in set(self.got) - self.closed:
-            self.poll.unregister(c)
+    def close(self):
         for c in self.got:
             c.close()
-        self.got.clear()
-        self.closed.clear()
-
-    def close(self):
-        self.drop()
         self.poll.close()
+
+    def drop(self):
+        self.close()
+        self.__init__()
 
     def __enter__(self):
         return self
