@@ -195,11 +195,8 @@ static void note_unknown(const struct fields *f, struct exchange *x, const char 
 
 bool fields_unknown(const struct fields *f, struct exchange *x, const char *const *known, size_t n)
 {
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {f->object};
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+    json_t *tree = json_members(f->object);
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         size_t i = 0;
         while (i < n && strcmp(key, known[i]) != 0)

@@ -12,13 +12,10 @@ static bool is_same(const struct json_doc *da, const json_t *a, const struct jso
 static bool is_same_object(const struct json_doc *da, const json_t *a, const struct json_doc *db,
                            const json_t *b)
 {
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {a};
+    json_t *tree = json_members(a);
     if (json_object_size(a) != json_object_size(b))
         return false;
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it))
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it))
         if (!is_same(da, json_object_iter_value(it), db,
                      json_object_get(b, json_object_iter_key(it))))
             return false;

@@ -109,10 +109,7 @@ static bool add_bias(const struct fields *f, lathe_logit_bias *b, int64_t id, co
 static bool read_biases(const struct fields *f, struct generation *g)
 {
     const json_t *v = field_value(f, "logit_bias");
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {v};
+    json_t *tree = json_members(v);
     size_t n = json_is_array(v) ? json_array_size(v) : json_object_size(v), i = 0;
     char param[64];
     if (v && !json_is_array(v) && !json_is_object(v))
@@ -132,8 +129,8 @@ static bool read_biases(const struct fields *f, struct generation *g)
         if (!add_bias(f, &bias[i], id, json_array_get(pair, 1), param))
             return false;
     }
-    for (void *it = json_is_object(v) ? json_object_iter(tree.out) : NULL; it;
-         it = json_object_iter_next(tree.out, it)) {
+    for (void *it = json_is_object(v) ? json_object_iter(tree) : NULL; it;
+         it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         char *end;
         long long id = strtoll(key, &end, 10);

@@ -185,15 +185,12 @@ static void put_field(struct buf *out, const json_t *v)
 
 void trace_fields(struct exchange *x, const struct fields *f)
 {
-    union {
-        const json_t *in;
-        json_t *out;
-    } body = {f->object};
+    json_t *body = json_members(f->object);
     bool any = false;
     if (!x->server->trace)
         return;
     buf_puts(&x->trace, ",\"fields\":{");
-    for (void *it = json_object_iter(body.out); it; it = json_object_iter_next(body.out, it)) {
+    for (void *it = json_object_iter(body); it; it = json_object_iter_next(body, it)) {
         const char *key = json_object_iter_key(it);
         buf_puts(&x->trace, any ? "," : "");
         json_print_string(&x->trace, key, strlen(key));

@@ -119,11 +119,8 @@ static bool tuners_read(const struct fields *f, struct known_fields *k)
 /* Refuses what is of a family, is given, and is not known. */
 static bool families_check(const struct fields *f, const struct known_fields *k)
 {
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {f->object};
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+    json_t *tree = json_members(f->object);
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         size_t i = 0, n = sizeof families / sizeof *families;
         while (i < n && strncmp(key, families[i], strlen(families[i])) != 0)

@@ -51,6 +51,16 @@ const char *json_text(const struct json_doc *d, const json_t *v, size_t *n);
 /* The digits of an integer beyond int64, with its sign; NULL if v is anything else. */
 const char *json_big_integer(const struct json_doc *d, const json_t *v);
 
+/* The same value, as jansson's iterators take it, which do not change it. */
+static inline json_t *json_members(const json_t *v)
+{
+    union {
+        const json_t *in;
+        json_t *out;
+    } tree = {v};
+    return tree.out;
+}
+
 /* Spells v as Python's json.dumps(v, ensure_ascii=False) does: ", " and ": " as separators, raw
  * UTF-8, shortest round-trip reals in Python's layout. */
 void json_print(struct buf *out, const struct json_doc *d, const json_t *v);

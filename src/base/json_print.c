@@ -179,9 +179,6 @@ static void print(struct buf *out, const struct json_doc *d, json_t *v)
 void json_print(struct buf *out, const struct json_doc *d, const json_t *v)
 {
     /* jansson's iteration takes its objects without const, and changes nothing. */
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {v};
-    print(out, d, tree.out);
+    json_t *tree = json_members(v);
+    print(out, d, tree);
 }

@@ -137,13 +137,10 @@ static void set(struct variables *v, const char *name, struct value x)
 static bool read_kwargs(struct run *r, const struct template *t, const struct json_doc *d,
                         struct switches *s, struct variables *vars)
 {
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {d->root};
+    json_t *tree = json_members(d->root);
     bool off = false;
     lathe_switch thinking = LATHE_DEFAULT;
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         const json_t *v = json_object_iter_value(it);
         size_t n;

@@ -216,12 +216,8 @@ static bool build_call(struct builder_of_turns *b, const char *path, const json_
     }
     if (!value_dict(r, json_object_size(call), FROM_CONVERSATION, out))
         return false;
-    /* By iterator: json_object_foreach takes its object without const. */
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {call};
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+    json_t *tree = json_members(call);
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         const json_t *v = json_object_iter_value(it);
         struct value x;
@@ -257,13 +253,10 @@ static bool build_message(struct builder_of_turns *b, const json_t *m, enum role
                           struct value *out)
 {
     struct run *r = b->r;
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {m};
+    json_t *tree = json_members(m);
     if (!value_dict(r, json_object_size(m), FROM_CONVERSATION, out))
         return false;
-    for (void *it = json_object_iter(tree.out); it; it = json_object_iter_next(tree.out, it)) {
+    for (void *it = json_object_iter(tree); it; it = json_object_iter_next(tree, it)) {
         const char *key = json_object_iter_key(it);
         const json_t *v = json_object_iter_value(it);
         struct value x;

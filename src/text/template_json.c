@@ -68,11 +68,8 @@ bool value_from_json(struct run *r, const struct json_doc *d, const json_t *v, u
                      struct value *out)
 {
     /* jansson's iteration takes its objects without const, and changes nothing. */
-    union {
-        const json_t *in;
-        json_t *out;
-    } tree = {v};
-    bool ok = run_enter(r) && from_json(r, d, tree.out, origin, out);
+    json_t *tree = json_members(v);
+    bool ok = run_enter(r) && from_json(r, d, tree, origin, out);
     run_leave(r);
     return ok;
 }
