@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from serving import Answer, Checks, Server, certificate, is_, wait_until
+from serving import Answer, Checks, Server, certificate, in_a_folder, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -328,14 +328,5 @@ def check_an_environment_of_others(folder):
         is_((value, a.returncode, "LATHE_RESTART" in a.stderr), (value, 2, True))
 
 
-def run(f):
-    def check():
-        with tempfile.TemporaryDirectory() as folder:
-            f(folder)
-
-    check.__name__ = f.__name__
-    return check
-
-
-ALL = [run(f) for name, f in list(globals().items()) if name.startswith("check_")]
+ALL = [in_a_folder(f) for name, f in list(globals().items()) if name.startswith("check_")]
 sys.exit(Checks("test_device_loss").run(ALL, sys.argv[3:]))

@@ -12,11 +12,10 @@ import ssl
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-from serving import Answer, Checks, Server, Skip, certificate, is_, secure, wait_until
+from serving import Answer, Checks, Server, Skip, certificate, in_a_folder, is_, secure, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -415,14 +414,5 @@ def check_the_unit_for_systemd(folder):
         is_((a.returncode, [line for line in a.stderr.splitlines() if "lathe" in line]), (0, []))
 
 
-def run(f):
-    def check():
-        with tempfile.TemporaryDirectory() as folder:
-            f(folder)
-
-    check.__name__ = f.__name__
-    return check
-
-
-ALL = [run(f) for name, f in list(globals().items()) if name.startswith("check_")]
+ALL = [in_a_folder(f) for name, f in list(globals().items()) if name.startswith("check_")]
 sys.exit(Checks("test_operating").run(ALL, sys.argv[3:]))

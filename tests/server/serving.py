@@ -1,5 +1,6 @@
 """A server under test, and raw HTTP over sockets to it. Used by the tests beside it."""
 
+import functools
 import glob
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 import traceback
@@ -124,6 +126,16 @@ class Answer:
 
 class Skip(Exception):
     """Raised by a check that cannot run here; says why."""
+
+
+def in_a_folder(check):
+    """The check with a folder of its own, which is gone afterwards."""
+    @functools.wraps(check)
+    def run():
+        with tempfile.TemporaryDirectory() as folder:
+            check(folder)
+
+    return run
 
 
 class Checks:

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "fake_engine.h"
 #include "rig.h"
+#include "routes.h"
 #include "test.h"
 
 /* docs/server.md and the table of limits say the same. */
@@ -25,19 +26,6 @@ TEST(documented)
     }
     buf_release(&text);
 }
-
-#define USER "{\"role\":\"user\",\"content\":\"a\"}"
-
-enum route { CHAT = 1, COMPLETIONS = 2, RESPONSES = 4, MESSAGES = 8, OPENAI = 7, ALL = 15 };
-
-static const struct {
-    enum route route;
-    const char *path, *body;
-} routes[] = {{CHAT, "/v1/chat/completions", "\"messages\":[" USER "]"},
-              {COMPLETIONS, "/v1/completions", "\"prompt\":\"a\""},
-              {RESPONSES, "/v1/responses", "\"input\":\"a\""},
-              {MESSAGES, "/v1/messages", "\"messages\":[" USER "]"}};
-enum { N_ROUTES = sizeof routes / sizeof *routes };
 
 static const char answer[] = "accepted 5 0\ntext a\nfinish stop 5 0 2 0\n";
 

@@ -8,13 +8,12 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import threading
 import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving import Answer, Checks, Server, is_, wait_until
+from serving import Answer, Checks, Server, in_a_folder, is_, wait_until
 
 PROGRAM, MODEL = sys.argv[1], sys.argv[2]
 CHAT = "/v1/chat/completions"
@@ -449,14 +448,5 @@ def check_trace_is_rotated(folder):
         is_("none/trace: No such file" in str(e), True)
 
 
-def run(f):
-    def check():
-        with tempfile.TemporaryDirectory() as folder:
-            f(folder)
-
-    check.__name__ = f.__name__
-    return check
-
-
-ALL = [run(f) for name, f in list(globals().items()) if name.startswith("check_") and f.__code__.co_varnames[:1] != ("family",)]
+ALL = [in_a_folder(f) for name, f in list(globals().items()) if name.startswith("check_") and f.__code__.co_varnames[:1] != ("family",)]
 sys.exit(Checks("test_watching").run(ALL, sys.argv[3:]))
