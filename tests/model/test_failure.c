@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/engine.h"
+#include "lose_device.h"
 #include "test.h"
 
 #ifdef LATHE_CUDA
@@ -137,23 +138,6 @@ TEST(requests_end_and_the_engine_opens_again)
 }
 
 #ifdef LATHE_CUDA
-/* A kernel that reads and writes at addresses that nobody has. */
-static void lose_device(lathe_engine *e)
-{
-    union {
-        uintptr_t at;
-        void *p;
-    } nowhere = {.at = 4096};
-    lathe_error err;
-    struct rmsnorm_args a = {
-        .y = tensor_2d(nowhere.p, DT_F32, 1, 256),
-        .in = tensor_2d(nowhere.p, DT_F32, 1, 256),
-        .w = tensor_1d(nowhere.p, DT_F32, 256),
-        .eps = 1e-6F,
-    };
-    (void)e->backend->rmsnorm(e->stream, &a, &err);
-}
-
 /* Does the driver give the device back? If not, the engine says what helps. */
 static bool comes_back(void)
 {
@@ -195,7 +179,7 @@ static void lose_and_execute(void)
     printf("     executed %s times, %zu of %zu MB were free: %s\n", getenv("LATHE_LOSE_DEVICE"),
            room >> 20, total >> 20, text);
     if (atoi(getenv("LATHE_LOSE_DEVICE")) < 4) {
-        lose_device(e);
+        lose_device(e->backend, e->stream);
         CHECK_OK(submit(e, &r, &err), &err);
         check_failed(e, &r, 1, "CUDA: ");
         execute_again();
@@ -212,7 +196,7 @@ static void lose_and_reopen(void)
     answer(e, first, sizeof first);
     for (int round = 0; round < 3; round++) {
         lathe_request *r;
-        lose_device(e);
+        lose_device(e->backend, e->stream);
         CHECK_OK(submit(e, &r, &err), &err);
         check_failed(e, &r, 1, "CUDA: ");
         lathe_engine_close(e);
@@ -226,7 +210,7 @@ static void lose_and_reopen(void)
     lathe_engine *other = open_nano("cuda");
     lathe_request *r, *s;
     answer(other, again, sizeof again);
-    lose_device(e);
+    lose_device(e->backend, e->stream);
     CHECK_OK(submit(e, &r, &err), &err);
     check_failed(e, &r, 1, "CUDA: ");
     CHECK_OK(submit(other, &s, &err), &err);

@@ -11,6 +11,7 @@
 
 #include "cli/cli.h"
 #include "engine/engine.h"
+#include "lose_device.h"
 
 static const struct timespec millisecond = {.tv_nsec = 1000000};
 static const struct backend *whole;
@@ -25,25 +26,6 @@ static const char *fault(const char *name)
     return path;
 }
 
-#ifdef LATHE_CUDA
-/* A kernel that reads and writes at addresses that nobody has: the device is lost. */
-static void lose_device(void *stream)
-{
-    union {
-        uintptr_t at;
-        void *p;
-    } nowhere = {.at = 4096};
-    lathe_error err;
-    struct rmsnorm_args a = {
-        .y = tensor_2d(nowhere.p, DT_F32, 1, 256),
-        .in = tensor_2d(nowhere.p, DT_F32, 1, 256),
-        .w = tensor_1d(nowhere.p, DT_F32, 256),
-        .eps = 1e-6F,
-    };
-    (void)whole->rmsnorm(stream, &a, &err);
-}
-#endif
-
 static lathe_status linear(void *stream, const struct linear_args *a, lathe_error *err)
 {
     if (access(fault("slow"), F_OK) == 0)
@@ -51,7 +33,7 @@ static lathe_status linear(void *stream, const struct linear_args *a, lathe_erro
     if (unlink(fault("fail")) == 0) {
 #ifdef LATHE_CUDA
         if (whole->linear == backend_cuda.linear) {
-            lose_device(stream);
+            lose_device(whole, stream);
             return whole->linear(stream, a, err);
         }
 #endif
