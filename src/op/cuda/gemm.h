@@ -8,6 +8,9 @@
  * 16 b and on at gemm_scale_place(r, b, k). */
 enum gemm_type { GEMM_BF16, GEMM_E4M3, GEMM_NVFP4 };
 
+/* A product's rows, at least: who has fewer fills them up. */
+enum { GEMM_LEAST_ROWS = 128 };
+
 /* What makes one product another to cuBLASLt, beside its number of rows. */
 struct gemm_shape {
     int64_t n, k;

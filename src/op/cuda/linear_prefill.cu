@@ -11,7 +11,7 @@
  * Few rows by tiled matrices are of linear_wgmma.cu where that gives the same bits.
  *
  * Panels, and how a product is computed, depend on the matrix, on y's dtype and on whether it is added to. Rows
- * fewer than LEAST_ROWS, and rows that lie where cuBLASLt cannot reach them, go through copies. */
+ * fewer than GEMM_LEAST_ROWS, and rows that lie where cuBLASLt cannot reach them, go through copies. */
 #include "op/cuda/cuda.cuh"
 #include "op/cuda/decode.cuh"
 #include "op/cuda/tiles.cuh"
@@ -20,7 +20,6 @@ extern "C" {
 }
 
 enum {
-    LEAST_ROWS = 128,
     LEAST_WEIGHTS = 1 << 20,
     PANEL_BYTES = 192 << 20,
     PANEL_ROWS = 128, /* panels are multiples of it: whole scale blocks */
@@ -307,7 +306,7 @@ static bool is_reachable(const struct tensor *t)
     return rows_aligned(t->data, t->stride, dtype_size(t->dtype));
 }
 
-/* Bytes of scratch, in this order. The copies of x and of a panel's y are those of LEAST_ROWS even where there are
+/* Bytes of scratch, in this order. The copies of x and of a panel's y are those of GEMM_LEAST_ROWS even where there are
  * more rows and no copies: fewer rows never need more. Views are copied, or might be: where they begin is not known
  * while planning. */
 struct parts {
@@ -316,14 +315,14 @@ struct parts {
 static struct parts parts_of(const struct linear_args *a)
 {
     const struct weight *w = a->w;
-    int64_t T = a->in.dim[0], most = T > LEAST_ROWS ? T : LEAST_ROWS, n = panel_of(w);
+    int64_t T = a->in.dim[0], most = T > GEMM_LEAST_ROWS ? T : GEMM_LEAST_ROWS, n = panel_of(w);
     bool x_dense = a->in.stride == w->cols && is_reachable(&a->in);
     bool y_dense = a->y.stride == w->rows && is_reachable(&a->y);
     size_t size = has_finish(a) ? sizeof(float) : dtype_size(a->y.dtype);
     struct parts p = {
         .panel = w->format == WF_BF16 ? 0 : (size_t)(n * w->cols) * sizeof(bf16),
-        .x = (size_t)((x_dense ? LEAST_ROWS : most) * w->cols) * sizeof(bf16),
-        .y = (size_t)((y_dense && !has_finish(a) ? LEAST_ROWS : most) * n) * size,
+        .x = (size_t)((x_dense ? GEMM_LEAST_ROWS : most) * w->cols) * sizeof(bf16),
+        .y = (size_t)((y_dense && !has_finish(a) ? GEMM_LEAST_ROWS : most) * n) * size,
     };
     return p;
 }
@@ -491,7 +490,7 @@ extern "C" lathe_status cuda_linear_prefill(struct gpu *c, const struct linear_a
         .shape = {.k = w->cols, .d_f32 = has_finish(a) || a->y.dtype == DT_F32},
         .x = a->in.data,
         .ldx = a->in.stride,
-        .T = T > LEAST_ROWS ? T : LEAST_ROWS,
+        .T = T > GEMM_LEAST_ROWS ? T : GEMM_LEAST_ROWS,
     };
     if (g.T != T || !is_reachable(&a->in)) {
         launch_copy(c, sizeof(bf16), x, g.shape.k, a->in.data, a->in.stride, T, g.T, g.shape.k);

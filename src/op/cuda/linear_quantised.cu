@@ -4,7 +4,7 @@
  *
  * The product is of code words and the scales of blocks, and its sums are F32; `scale_sums` makes y of them with the
  * scales of rows of x and of W. A tiled matrix goes back to the order of rows first, a panel at a time. Rows fewer than
- * LEAST_ROWS are filled up with zeros.
+ * GEMM_LEAST_ROWS are filled up with zeros.
  *
  * The product of NVFP4 is built, never run. */
 #include "op/cuda/cuda.cuh"
@@ -16,7 +16,6 @@ extern "C" {
 }
 
 enum {
-    LEAST_ROWS = 128,
     PANEL_BYTES = 96 << 20,
     PANEL_ROWS = 128, /* panels are multiples of it */
 };
@@ -259,7 +258,7 @@ struct parts {
 };
 static struct parts parts_of(enum gemm_type type, const struct linear_args *a)
 {
-    int64_t T = a->in.dim[0], most = T > LEAST_ROWS ? T : LEAST_ROWS, n = panel_of(a->w);
+    int64_t T = a->in.dim[0], most = T > GEMM_LEAST_ROWS ? T : GEMM_LEAST_ROWS, n = panel_of(a->w);
     int64_t k = a->w->cols, row = type == GEMM_NVFP4 ? k / 2 : k;
     most = (most + 3) / 4 * 4;
     struct parts p = {
@@ -383,7 +382,7 @@ extern "C" lathe_status cuda_linear_quantised(struct gpu *c, const struct linear
         .x_scale = x_scale,
         .d = sum,
         .ldx = w->cols,
-        .T = T > LEAST_ROWS ? T : LEAST_ROWS,
+        .T = T > GEMM_LEAST_ROWS ? T : GEMM_LEAST_ROWS,
         .alpha = w->format == WF_FP8_ROW ? 1.0f : w->global,
     };
     if (type == GEMM_NVFP4)

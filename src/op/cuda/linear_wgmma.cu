@@ -467,6 +467,7 @@ __global__ void __launch_bounds__(threads_of(warpgroups<F>()), 1)
 
 /* Rows that are taken at once, and at most. */
 enum { ROWS_AT_ONCE = 128, MOST_ROWS = 256 };
+static_assert((int)ROWS_AT_ONCE <= (int)GEMM_LEAST_ROWS, "scratch has room for as many rows");
 
 template <weight_format_id F, int NT> static void launch_rows(struct gpu *c, rows_args a)
 {
