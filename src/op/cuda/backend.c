@@ -112,6 +112,8 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
     if (!e)
         e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
+    if (!e) /* shared memory as kernels need it, at least half, and the rest for L1: products of few rows live on it */
+        e = cudaDeviceSetCacheConfig(cudaFuncCachePreferEqual);
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
     if (e == cudaErrorDevicesUnavailable && was_reset())

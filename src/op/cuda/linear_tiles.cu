@@ -66,16 +66,17 @@ __global__ void find_nan(const uint32_t *src, int64_t n_words, bool scales, int 
 /* ---- Products ------------------------------------------------------------------------------------ */
 
 /* Blocks stay: block b computes strips b, b + gridDim.x ... for 8 * GROUPS activation rows. Its WARPS warps take turns over
- * a strip's units. A lane copies what it will need of the next AHEAD units of its warp into shared memory, past the end
- * of a strip into the next one, and begins before the kernels in front have ended: weights never change. Nobody else
- * reads these bytes, so that no barrier is needed. Sums: inside the tensor core, over a warp's units in order, over the
- * warps in order. */
-enum { WARPS = 8, THREADS = 32 * WARPS };
+ * a strip's units. A warp copies what it will need of its next AHEAD units into shared memory, past the end of a strip
+ * into the next one, and begins before the kernels in front have ended: weights never change. Only that warp reads these
+ * bytes, so that no barrier of the block is needed. L1 is the activations': weights go past it, and shared memory takes no
+ * more of it than it must. Sums: inside the tensor core, over a warp's units in order, over two warps, HALF apart, over
+ * these pairs in order. */
+enum { WARPS = 8, HALF = WARPS / 2, THREADS = 32 * WARPS };
 
-enum { MOST_PARTS = 3 };
+enum { MOST_PARTS = 3, SCALE_PIECES = STRIP_ROWS * UNIT_COLS / 16 / 16 }; /* 16 bytes, of a unit */
 struct tiled_part {
     const unsigned char *codes;
-    const uint2 *scales;      /* NVFP4 */
+    const uint4 *scales;      /* NVFP4 */
     const void *row_scales;   /* FP8_ROW, FP8_BLOCK */
     int64_t row_scale_stride; /* FP8_BLOCK: elements */
     void *y;
@@ -126,10 +127,10 @@ template <weight_format_id F> __host__ __device__ constexpr int pieces()
 {
     return F == WF_NVFP4 ? 2 : 4;
 }
-/* Of 16 bytes, in the place of a unit of one or two matrices: codes, and 8 bytes of scales for every lane of NVFP4. */
+/* Of 16 bytes, in the place of a unit of one or two matrices: codes, and NVFP4's scales. */
 template <weight_format_id F, bool GATED> __host__ __device__ constexpr int slot_pieces()
 {
-    return (GATED ? 2 : 1) * (pieces<F>() * THREADS + (F == WF_NVFP4 ? THREADS / 2 : 0));
+    return (GATED ? 2 : 1) * (pieces<F>() * THREADS + (F == WF_NVFP4 ? WARPS * SCALE_PIECES : 0));
 }
 
 __device__ __forceinline__ void copy16(void *to, const void *from)
@@ -138,13 +139,6 @@ __device__ __forceinline__ void copy16(void *to, const void *from)
                      (uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from));
 }
-__device__ __forceinline__ void copy8(void *to, const void *from)
-{
-    asm volatile(
-        "cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-        "l"(from));
-}
-
 /* Activations of columns 32 j + 8 q + 0..7 of a unit. */
 template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p)
 {
@@ -299,7 +293,7 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
 
 template <int GROUPS, bool GATED> __host__ __device__ constexpr int sums_bytes()
 {
-    return (GATED ? 2 : 1) * WARPS * STRIP_ROWS * GROUPS * 8 * (int)sizeof(float);
+    return (GATED ? 2 : 1) * HALF * STRIP_ROWS * GROUPS * 8 * (int)sizeof(float);
 }
 
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. Of a row that is not there a column of sums is reckoned from another
@@ -313,7 +307,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     linear_tiled(const __grid_constant__ tiled_args a)
 {
     enum { MATRICES = GATED ? 2 : 1, N = pieces<F>(), SLOT = slot_pieces<F, GATED>() };
-    __shared__ float part[MATRICES][WARPS][STRIP_ROWS][GROUPS * 8];
+    __shared__ float part[MATRICES][HALF][STRIP_ROWS][GROUPS * 8];
     __shared__ float row_scale[GROUPS * 8]; /* of unscaled activations */
     extern __shared__ uint4 ring[];
     static_assert(sizeof part == sums_bytes<GROUPS, GATED>(), "");
@@ -327,35 +321,34 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     /* Next to be copied: unit warp + WARPS * (mine - left) of the strip `ahead`. */
     int32_t ahead = mine > 0 ? (int32_t)blockIdx.x : a.strips, left = mine;
     const uint4 *codes[MATRICES];
-    const uint2 *scales[MATRICES];
-    uint32_t at_codes = warp * N * 32 + lane, at_scales = warp * 16 + lane / 4 * 2 + lane % 4 / 2;
+    const uint4 *scales; /* of the first matrix in lanes 0..7, of the second in 8..15 */
+    uint32_t at_codes = warp * N * 32 + lane;
+    uint32_t at_scales = warp * SCALE_PIECES + lane % SCALE_PIECES;
     auto point = [&]() {
         int32_t at = part_of(ahead);
         int64_t first = (int64_t)(ahead - a.part[at].first) * a.units;
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++) {
+        for (int m = 0; m < MATRICES; m++)
             codes[m] = (const uint4 *)a.part[at + m].codes + first * (N * 32);
-            scales[m] = a.part[at + m].scales + first * 16;
-        }
+        scales = a.part[at + (GATED && lane >= SCALE_PIECES)].scales + first * SCALE_PIECES;
     };
     auto copy_next = [&](uint4 *to) {
         if (ahead < a.strips) {
 #pragma unroll
-            for (int m = 0; m < MATRICES; m++) {
+            for (int m = 0; m < MATRICES; m++)
 #pragma unroll
                 for (int i = 0; i < N; i++)
                     copy16(to + (m * N + i) * THREADS + threadIdx.x, codes[m] + at_codes + i * 32);
-                if (F == WF_NVFP4)
-                    copy8((uint2 *)(to + MATRICES * N * THREADS) + m * THREADS + threadIdx.x,
-                          scales[m] + at_scales);
-            }
+            if (F == WF_NVFP4 && lane < MATRICES * SCALE_PIECES)
+                copy16(to + MATRICES * N * THREADS + warp * (MATRICES * SCALE_PIECES) + lane,
+                       scales + at_scales);
             at_codes += WARPS * N * 32;
-            at_scales += WARPS * 16;
+            at_scales += WARPS * SCALE_PIECES;
             if (--left == 0) {
                 ahead += step;
                 left = mine;
                 at_codes -= mine * (WARPS * N * 32);
-                at_scales -= mine * (WARPS * 16);
+                at_scales -= mine * (WARPS * SCALE_PIECES);
                 if (ahead < a.strips)
                     point();
             }
@@ -410,6 +403,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 row[n] += WARPS * UNIT_COLS;
             }
             copies_wait<AHEAD - 1>();
+            if (F == WF_NVFP4)
+                __syncwarp(); /* other lanes' copies of scales are there */
 #pragma unroll
             for (int m = 0; m < MATRICES; m++) {
                 uint32_t word[N * 4];
@@ -418,8 +413,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 for (int i = 0; i < N; i++)
                     *(uint4 *)&word[4 * i] = here[(m * N + i) * THREADS + threadIdx.x];
                 if (F == WF_NVFP4) {
-                    uint2 v =
-                        ((const uint2 *)(here + MATRICES * N * THREADS))[m * THREADS + threadIdx.x];
+                    const uint4 *of_unit =
+                        here + MATRICES * N * THREADS + (warp * MATRICES + m) * SCALE_PIECES;
+                    uint2 v = ((const uint2 *)of_unit)[2 * g + quad / 2];
                     s[0] = scales_of(v.x);
                     s[1] = scales_of(v.y);
                 }
@@ -441,6 +437,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                             acc[m][n][i] = fmaf(block, one[n][i], acc[m][n][i]);
                 }
             }
+            if (F == WF_NVFP4)
+                __syncwarp(); /* all have read the scales */
             copy_next(here);
             here += SLOT;
             if (here == ring + AHEAD * SLOT)
@@ -451,13 +449,21 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             row[n] -= mine * (WARPS * UNIT_COLS);
         if (strip != (int32_t)blockIdx.x)
             __syncthreads(); /* the sums of the strip before are read */
+        auto each_part = [&](auto use) {
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++)
+            for (int m = 0; m < MATRICES; m++)
 #pragma unroll
-            for (int n = 0; n < GROUPS; n++)
+                for (int n = 0; n < GROUPS; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    part[m][warp][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2] = acc[m][n][i];
+                    for (int i = 0; i < 4; i++)
+                        use(part[m][warp % HALF][g + 8 * (i / 2)][n * 8 + quad * 2 + i % 2],
+                            acc[m][n][i]);
+        };
+        if (warp >= HALF)
+            each_part([](float &p, float x) { p = x; });
+        __syncthreads();
+        if (warp < HALF)
+            each_part([](float &p, float x) { p = x + p; });
         __syncthreads();
         if (!has_output)
             continue;
@@ -466,7 +472,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int m = 0; m < MATRICES; m++) {
             float sum = part[m][0][r][c];
 #pragma unroll
-            for (int k = 1; k < WARPS; k++)
+            for (int k = 1; k < HALF; k++)
                 sum += part[m][k][r][c];
             y[m] = sum * by[m];
             if (a.in_squares.p)
@@ -556,7 +562,7 @@ static void launch_parts(struct gpu *c, const struct linear_args *l, int n, bool
         const struct weight *w = l[i].w;
         a.part[i] = {
             .codes = (const unsigned char *)w->codes.data,
-            .scales = (const uint2 *)w->scales.data,
+            .scales = (const uint4 *)w->scales.data,
             .row_scales = w->scales.data,
             .row_scale_stride = w->scales.stride,
             .y = l[i].y.data,
