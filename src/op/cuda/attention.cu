@@ -8,7 +8,7 @@
 enum {
     SCRATCH_BYTES =
         48 << 20,    /* rows are worked on in groups whose splits fit, but at least one row */
-    FEW_BLOCKS = 2,  /* a multiprocessor's, while blocks have fewer rows than they have room for */
+    BLOCKS = 2,      /* of a multiprocessor; while there is room for more, blocks have fewer rows */
     FEWEST_ROWS = 2, /* of such a block */
 };
 
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(SPLIT_THREADS) attention_mma(struct attention 
  * eight, 48 queries, a tile takes the instructions of its two blocks about as long as its bytes take in BF16, and twice
  * as long in E4M3. */
 template <int NT, typename K>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_few(struct attention a)
+__global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS) attention_few(struct attention a)
 {
     begin_kernel();
 #if HAS_WGMMA
@@ -265,7 +265,8 @@ static __device__ __forceinline__ bool queries_at(const struct attention &a, int
 /* The same of prompts: rows of PREFILL, the last ones, which see most, first. blockIdx.x: tiles of queries,
  * y: kv heads. Bound by tensor cores. */
 template <int HD, typename K, typename OUT>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2) attention_prompt(struct attention a, OUT out)
+__global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS)
+    attention_prompt(struct attention a, OUT out)
 {
     begin_kernel();
     extern __shared__ uint4 memory[];
@@ -412,10 +413,10 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
-/* Two blocks for each multiprocessor, over all kv heads. */
+/* BLOCKS for each multiprocessor, over all kv heads. */
 static int32_t most_splits(const struct gpu *c, const struct attention_args *a)
 {
-    int64_t n = 2 * c->n_sms / a->kv->k.dim[2];
+    int64_t n = BLOCKS * c->n_sms / a->kv->k.dim[2];
     return n < 1 ? 1 : n > MOST_SPLITS ? MOST_SPLITS : (int32_t)n;
 }
 
@@ -487,8 +488,7 @@ static void launch_few(struct gpu *c, const struct attention *a, int32_t chunks,
     size_t shared = sizeof(struct split_panels<NT, K>) + 1024;
     struct attention v = *a;
     v.scale *= 1.44269504f; /* log2 e */
-    (void)cudaFuncSetAttribute(attention_few<NT, K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)shared);
+    prefer_shared(c, attention_few<NT, K>, shared, 0, BLOCKS);
     launch_next(c, attention_few<NT, K>,
                 dim3((unsigned)a->n_kv, (unsigned)splits, (unsigned)chunks), SPLIT_THREADS, shared,
                 v);
@@ -548,8 +548,7 @@ template <int HD, typename K, typename OUT>
 static void launch_prompt(struct gpu *c, const struct attention *a, int32_t tiles, OUT out)
 {
     size_t shared = sizeof(struct tile_shared<HD, K>);
-    (void)cudaFuncSetAttribute(attention_prompt<HD, K, OUT>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    prefer_shared(c, attention_prompt<HD, K, OUT>, shared, 0, BLOCKS);
     launch_next(c, attention_prompt<HD, K, OUT>, dim3((unsigned)tiles, (unsigned)a->n_kv),
                 SPLIT_THREADS, shared, *a, out);
 }
@@ -620,7 +619,7 @@ static void launch_splits(struct gpu *c, const struct attention_args *a, struct 
         struct attention half = *v;
         half.chunk_rows /= 2;
         int32_t n = chunks_of(a->b, half, &longest);
-        if ((int64_t)n * v->n_kv * splits > FEW_BLOCKS * c->n_sms)
+        if ((int64_t)n * v->n_kv * splits > BLOCKS * c->n_sms)
             break;
         *v = half;
         chunks = n;

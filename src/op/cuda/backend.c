@@ -112,8 +112,6 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
         return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
     if (!e)
         e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
-    if (!e) /* shared memory as kernels need it, at least half, and the rest for L1: products of few rows live on it */
-        e = cudaDeviceSetCacheConfig(cudaFuncCachePreferEqual);
     if (!e)
         e = cudaGetDeviceProperties(&p, c->device);
     if (e == cudaErrorDevicesUnavailable && was_reset())
@@ -123,6 +121,10 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e)
         return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
+    /* The activations of products of few rows are read from L1: it keeps half of what it shares with kernels that do not say that
+     * they need more (prefer_shared). */
+    if (c->sm == 90)
+        (void)cudaDeviceSetCacheConfig(cudaFuncCachePreferEqual);
     c->n_sms = p.multiProcessorCount;
     c->shared_per_sm = (int)p.sharedMemPerMultiprocessor;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);

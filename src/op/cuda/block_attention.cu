@@ -7,6 +7,7 @@
 #include "op/cuda/pack.cuh"
 
 enum {
+    BLOCKS = 2, /* of a multiprocessor */
     SPLIT = 128,
     SCRATCH_BYTES =
         32 << 20,    /* rows are worked on in groups whose splits fit, but at least one row */
@@ -198,7 +199,8 @@ __device__ __forceinline__ void splits_seen(const struct block_attention &a, con
 /* All in BF16, the ring 16-byte aligned, head_dim 64 or 128. blockIdx.x: chunks of rows, y: splits,
  * z: kv heads. Reads each key once for a chunk; bound by latency. */
 template <int HD, int NT>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2) block_attention_mma(struct block_attention a)
+__global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS)
+    block_attention_mma(struct block_attention a)
 {
     begin_kernel();
     extern __shared__ uint4 memory[];
@@ -219,7 +221,7 @@ template <int HD, int NT> struct cluster_shared {
 /* The same where a row has CLUSTER_SPLITS splits at most and clusters exist: those of a chunk are one, and merge their sums
  * themselves, with the bits of block_attention_merge. blockIdx.x: splits, a cluster, y: chunks of rows, z: kv heads. */
 template <int HD, int NT>
-__global__ void __launch_bounds__(SPLIT_THREADS, 2)
+__global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS)
     block_attention_cluster(struct block_attention a)
 {
     begin_kernel();
@@ -326,8 +328,7 @@ template <int HD, int NT>
 static void launch_mma(struct gpu *c, const struct block_attention *a, int32_t chunks)
 {
     size_t shared = sizeof(struct split_shared<HD, NT>);
-    (void)cudaFuncSetAttribute(block_attention_mma<HD, NT>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    prefer_shared(c, block_attention_mma<HD, NT>, shared, 0, BLOCKS);
     launch_next(c, block_attention_mma<HD, NT>,
                 dim3((unsigned)chunks, (unsigned)a->parts.n_splits, (unsigned)a->n_kv),
                 SPLIT_THREADS, shared, *a);
@@ -337,8 +338,7 @@ template <int HD, int NT>
 static void launch_cluster(struct gpu *c, const struct block_attention *a, int32_t chunks)
 {
     size_t shared = sizeof(struct cluster_shared<HD, NT>);
-    (void)cudaFuncSetAttribute(block_attention_cluster<HD, NT>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    prefer_shared(c, block_attention_cluster<HD, NT>, shared, 0, BLOCKS);
     launch_clusters(c, (unsigned)a->parts.n_splits, block_attention_cluster<HD, NT>,
                     dim3((unsigned)a->parts.n_splits, (unsigned)chunks, (unsigned)a->n_kv),
                     SPLIT_THREADS, shared, *a);

@@ -219,6 +219,22 @@ static inline bool few_of(struct gpu *c, struct few *f, const int32_t *p, int64_
     return n <= FEW || f->there;
 }
 
+/* What the device takes of the shared memory that each block has, in bytes. */
+enum { SHARED_OF_SYSTEM = 1024 };
+
+/* Lets a kernel have `dynamic` bytes of shared memory a block, and `blocks` of its blocks, each with `fixed` bytes beside them, be on a
+ * multiprocessor at once. The device's own choice (backend.c) leaves more to L1. */
+template <typename... P>
+static inline void prefer_shared(const struct gpu *c, void (*kernel)(P...), size_t dynamic,
+                                 size_t fixed, int blocks)
+{
+    size_t all = (size_t)c->shared_per_sm;
+    size_t want = (size_t)blocks * (dynamic + fixed + SHARED_OF_SYSTEM);
+    int percent = want < all ? (int)((100 * want + all - 1) / all) : 100;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic);
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
+}
+
 static inline int cuda_blocks(int64_t n, int64_t per_block)
 {
     return (int)((n + per_block - 1) / per_block);

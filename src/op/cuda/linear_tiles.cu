@@ -506,15 +506,14 @@ static void launch(struct gpu *c, const tiled_args &a)
         SUMS = sums_bytes<GROUPS, GATED>() +
                (GATED ? 0 : WARPS * GROUPS * 8 * 4) + /* and the gates' */
                GROUPS * 8 * 4,
-        SYSTEM = 1024, /* of each block */
     };
-    int blocks = c->shared_per_sm / (RING + SUMS + SYSTEM);
-    int most = c->n_sms * (blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS);
+    int blocks = c->shared_per_sm / (RING + SUMS + SHARED_OF_SYSTEM);
+    blocks = blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS;
+    int most = c->n_sms * blocks;
     dim3 grid((unsigned)(a.strips < most ? a.strips : most),
               (unsigned)cuda_blocks(a.T, 8 * GROUPS));
     auto go = [&](void (*kernel)(tiled_args)) {
-        if (RING + SUMS >= 48 << 10) /* more is to be asked for */
-            (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, RING);
+        prefer_shared(c, kernel, RING, SUMS, blocks);
         launch_next(c, kernel, grid, THREADS, RING, a);
     };
     if constexpr (!GATED)
