@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/json.h"
+#include "device.h"
 #include "engine/engine.h"
 #include "tol.h"
 
@@ -415,9 +416,10 @@ TEST(prefix_of_the_last_turn_is_kept)
         "\"content\": \"" KILN "\"}, {\"role\": \"user\", \"content\": \"And a furnace?\"}]",
         LATHE_OFF, &o);
     c.preserve_thinking = LATHE_ON; /* history renders as it was generated */
-    /* What is kept was decoded, and has another arithmetic than a prompt on a GPU. With the penalty two tokens are 0.04 apart
-     * (F32), without it 1.2 at least. */
-    o.sampling.presence_penalty = 0;
+    /* What is kept was decoded, with another arithmetic than a prompt's on a GPU: there two tokens that are 0.1 apart in F32 with the
+     * penalty, without it 1.6, may change places. */
+    if (!test_backend()->is_host)
+        o.sampling.presence_penalty = 0;
     ask(e, &o, &cold);
     CHECK_INT(cold.last.usage.cached_tokens, 0);
     lathe_conversation first;

@@ -782,20 +782,21 @@ TEST(arranged_prompt_any_number_of_rows)
 /* Every code at every place of a tile, exactly; and what keeps a matrix as it was. */
 TEST(arranged_codes)
 {
-    enum { ROWS = 256, COLS = 384 };
+    enum { COLS = 384 };
+    static const int64_t rows[] = {256, 6416}; /* the second: more strips than blocks */
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {12};
     if (!env->backend->arrange)
         test_skip("no backend here has an order of its own");
-    for (size_t f = 0; f < 4; f++) {
-        struct random_weight x = random_tiled(tiled_formats[f], ROWS, COLS, &r);
+    for (size_t f = 0; f < 8; f++) {
+        struct random_weight x = random_tiled(tiled_formats[f % 4], rows[f / 4], COLS, &r);
         put_every_code(&x, false);
         struct random_weight tiled = arranged(env, &x.w);
         CHECK(tiled.w.tiled);
         check_decoded(env, &tiled.w, &x.w, 0, PHASE_DECODE);
         release(&tiled);
-        if (tiled_formats[f] == WF_NVFP4)
+        if (tiled_formats[f % 4] == WF_NVFP4)
             x.scales[5] = 0x7F;
         else
             x.codes[1000] = 0xFF; /* NaN: no room for a check in the tiles' kernels */
@@ -807,30 +808,58 @@ TEST(arranged_codes)
     }
 }
 
+/* Kernels copy scales 16 bytes at a time. */
+TEST(scales_that_lie_badly_are_not_arranged)
+{
+    enum { ROWS = 32, COLS = 256, SCALES = ROWS * COLS / 16 };
+    int n_envs;
+    struct op_env *env = op_envs(&n_envs);
+    struct rng r = {17};
+    lathe_error err;
+    if (!env->backend->arrange)
+        test_skip("no backend here has an order of its own");
+    struct random_weight x = random_tiled(WF_NVFP4, ROWS, COLS, &r);
+    unsigned char *scales = op_alloc(SCALES + 16);
+    struct weight w = x.w, *list = &w;
+    CHECK(scales);
+    w.scales.data = memcpy(scales + 8, x.w.scales.data, SCALES);
+    CHECK_OK(env->backend->arrange(env->stream, &list, 1, &err), &err);
+    CHECK(!w.tiled);
+    w.scales.data = memcpy(scales + 16, x.w.scales.data, SCALES);
+    CHECK_OK(env->backend->arrange(env->stream, &list, 1, &err), &err);
+    CHECK(w.tiled);
+    release(&x);
+    op_free(scales);
+}
+
 /* Several matrices in one call give what each gives alone. */
 TEST(linears)
 {
     enum { N = 3, COLS = 256 };
-    static const int64_t rows[N] = {48, 16, 160};
+    /* Those of the last have more strips than a GPU's blocks, and each is in several places in a block's turns. */
+    static const int64_t all[][N] = {{48, 16, 160}, {48, 16, 160}, {3200, 16, 4080}};
+    static const int64_t rows_in_all[] = {5, 9, 5};
     static const enum weight_format_id other[N] = {WF_BF16, WF_NVFP4, WF_FP8_ROW};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {14};
-    for (int f = 0; f <= WF_COUNT; f++) /* the last: formats mixed */
+    for (int f = 0; f < 3 * (WF_COUNT + 1); f++) /* the last: formats mixed */
         for (int i = 0; i < n_envs; i++) {
+            const int format = f % (WF_COUNT + 1), shape = f / (WF_COUNT + 1);
+            const int64_t *rows = all[shape], T = rows_in_all[shape];
             struct random_weight x[N], tiled[N];
             const struct weight *w[N];
-            struct tensor in = op_tensor(DT_BF16, 9, COLS, 8), y[N], alone[N];
+            struct tensor in = op_tensor(DT_BF16, T, COLS, 8), y[N], alone[N];
             op_fill_normal(&in, &r, 0, 1);
             for (int k = 0; k < N; k++) {
-                x[k] = random_tiled(f < WF_COUNT ? (enum weight_format_id)f : other[k], rows[k],
-                                    COLS, &r);
+                x[k] = random_tiled(format < WF_COUNT ? (enum weight_format_id)format : other[k],
+                                    rows[k], COLS, &r);
                 w[k] = as_loaded(&env[i], &x[k], &tiled[k]);
-                y[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
-                alone[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, 9, rows[k], 2 * k);
+                y[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, T, rows[k], 2 * k);
+                alone[k] = op_tensor(k == 1 ? DT_F32 : DT_BF16, T, rows[k], 2 * k);
                 op_linear(&env[i].exec, alone[k], in, w[k]);
             }
-            op_case("%s, format %d", env[i].name, f);
+            op_case("%s, format %d, %lld rows of x", env[i].name, format, (long long)T);
             struct normed rows_in = normed_already(in);
             op_linears(&env[i].exec, N, y, &rows_in, w);
             op_check_ok(&env[i]);
@@ -918,7 +947,7 @@ TEST(arranged_linears_of_a_prompt)
             for (int k = 0; k < N; k++)
                 op_check_same("y", &y[k], &alone[k]);
             y[N] = op_tensor(DT_BF16, T[i], rows[0], 5);
-            (void)exec_phase(&env->exec, PHASE_PREFILL); /* op_check_ok began anew */
+            (void)exec_phase(&env->exec, PHASE_PREFILL); /* op_check_ok has set it to DECODE */
             op_silu_mul(&env->exec, alone[0], alone[0], alone[2]);
             op_linear_silu_mul(&env->exec, y[N], &rows_in, w[0], w[2]);
             op_check_ok(env);

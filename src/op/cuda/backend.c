@@ -121,10 +121,6 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e)
         return cuda_error(c, e, "CUDA", err);
     c->sm = p.major * 10 + p.minor;
-    /* The activations of products of few rows are read from L1: it keeps half of what it shares with kernels that do not say that
-     * they need more (prefer_shared). */
-    if (c->sm == 90)
-        (void)cudaDeviceSetCacheConfig(cudaFuncCachePreferEqual);
     c->n_sms = p.multiProcessorCount;
     c->shared_per_sm = (int)p.sharedMemPerMultiprocessor;
     (void)snprintf(c->name, sizeof c->name, "sm_%d", c->sm);

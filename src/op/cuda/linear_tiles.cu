@@ -68,8 +68,8 @@ __global__ void find_nan(const uint32_t *src, int64_t n_words, bool scales, int 
 /* Blocks stay: block b computes strips b, b + gridDim.x ... for 8 * GROUPS activation rows. Its WARPS warps take turns over
  * a strip's units. A warp copies what it will need of its next AHEAD units into shared memory, past the end of a strip
  * into the next one, and begins before the kernels in front have ended: weights never change. Only that warp reads these
- * bytes, so that no barrier of the block is needed. L1 is the activations': weights go past it, and shared memory takes no
- * more of it than it must. Sums: inside the tensor core, over a warp's units in order, over two warps, HALF apart, over
+ * bytes, so that no barrier of the block is needed. L1 is the activations', which a multiprocessor reads again for each
+ * strip, 80 KB for eight rows of 5120 columns: what is copied goes past it, and shared memory is spared. Sums: inside the tensor core, over a warp's units in order, over two warps, HALF apart, over
  * these pairs in order. */
 enum { WARPS = 8, HALF = WARPS / 2, THREADS = 32 * WARPS };
 
@@ -139,6 +139,7 @@ __device__ __forceinline__ void copy16(void *to, const void *from)
                      (uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from));
 }
+
 /* Activations of columns 32 j + 8 q + 0..7 of a unit. */
 template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p)
 {
@@ -687,7 +688,7 @@ static bool can_tile(const struct weight *w)
         return w->codes.stride == w->cols &&
                (!w->scales.data || (uintptr_t)w->scales.data % dtype_size(w->scales.dtype) == 0);
     return w->codes.stride == w->cols / 2 && w->scales.stride == w->cols / 16 &&
-           (uintptr_t)w->scales.data % 8 == 0;
+           (uintptr_t)w->scales.data % 16 == 0;
 }
 
 static void arrange(struct gpu *c, struct weight *w, unsigned char *from)

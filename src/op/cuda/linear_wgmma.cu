@@ -577,8 +577,7 @@ static void multiply_any(struct gpu *c, const struct linear_args *a, int n)
 extern "C" bool cuda_linear_rows_takes(const struct gpu *c, const struct linear_args *a)
 {
     return c->rows_known && c->rows_family >= 0 && a->w->tiled && a->in.dtype == DT_BF16 &&
-           a->in.dim[0] <= MOST_ROWS && rows_aligned(a->in.data, a->in.stride, sizeof(bf16)) &&
-           (a->w->format != WF_NVFP4 || is_aligned(a->w->scales.data, 16));
+           a->in.dim[0] <= MOST_ROWS && rows_aligned(a->in.data, a->in.stride, sizeof(bf16));
 }
 
 extern "C" lathe_status cuda_linear_rows(struct gpu *c, const struct linear_args *a,
