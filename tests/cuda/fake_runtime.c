@@ -109,13 +109,19 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
     (void)flags;
+    if (fake.event) {
+        *e = NULL;
+        return result(fake.event);
+    }
     *e = malloc(1);
+    fake.n_events++;
     return result(cudaSuccess);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     free(e);
+    fake.n_events_gone++;
     return result(cudaSuccess);
 }
 
@@ -184,6 +190,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 static cudaError_t take(void **p, size_t n, size_t most)
 {
     size_t whole = (n + 255) / 256 * 256;
+    fake.n_allocs++;
     *p = n <= most ? aligned_alloc(256, whole) : NULL;
     if (*p)
         memset(*p, 0xCC, whole);

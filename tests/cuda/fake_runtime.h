@@ -15,10 +15,13 @@ struct fake_device {
     int capture;       /* cudaError_t of every beginning of a capture */
     bool is_capturing; /* then the stream cannot be waited for */
     int copy;          /* cudaError_t of every copy, which then moves nothing */
+    int event;         /* cudaError_t of every creation of an event */
     int lost;          /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
-    int refused; /* resets that fail first */
-    int away;    /* times that the device is unavailable after a reset */
+    int refused;          /* resets that fail first */
+    int away;             /* times that the device is unavailable after a reset */
+    _Atomic int n_allocs; /* of the device's memory and of pinned memory, asked for */
+    _Atomic int n_events, n_events_gone; /* created, destroyed */
 };
 extern struct fake_device fake;
 

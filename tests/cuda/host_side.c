@@ -178,6 +178,47 @@ TEST(a_captured_batch_is_that_of_the_device)
     backend_cuda.close(stream);
 }
 
+/* What a round of decoding needs is there when the stream is open and the first memory taken. */
+TEST(a_round_takes_no_memory_and_creates_no_events)
+{
+    reset();
+    void *stream = opened(), *memory, *graph;
+    struct resident r = {.token = {3}, .seq = {{0, 0, 1, 5}}};
+    struct batch b = {.phase = PHASE_VERIFY,
+                      .n_rows = 1,
+                      .token = r.token,
+                      .slot = r.slot,
+                      .pos = r.pos,
+                      .rope_pos = r.rope_pos,
+                      .seq = r.seq,
+                      .n_seqs = 1};
+    struct cuda_batch there;
+    lathe_error err;
+    CHECK_OK(backend_cuda.alloc(stream, &memory, sizeof r, &err), &err);
+    const struct home home = {&r, memory, sizeof r};
+    CHECK_OK(backend_cuda.capture(stream, &home, 1, &err), &err);
+    CHECK_OK(backend_cuda.captured(stream, &graph, &err), &err);
+    CHECK_INT(fake.n_allocs, 2); /* the ring, and what was asked for */
+    CHECK_INT(fake.n_events, ROUND_REPORTS);
+    for (int i = 0; i < 2 * ROUND_REPORTS; i++) {
+        r.seq[0].pos = i;
+        CHECK(cuda_upload(stream, &i, sizeof i) != NULL);
+        CHECK_OK(cuda_batch(stream, &b, &there, &err), &err);
+        CHECK_OK(backend_cuda.replay(stream, graph, &err), &err);
+        backend_cuda.mark(stream, i % ROUND_REPORTS);
+        CHECK_OK(backend_cuda.await(stream, i % ROUND_REPORTS, &err), &err);
+    }
+    CHECK_INT(fake.n_allocs, 2);
+    CHECK_INT(fake.n_events, ROUND_REPORTS);
+    CHECK_INT(fake.n_events_gone, 0);
+    backend_cuda.release(stream, graph);
+    backend_cuda.free(stream, memory);
+    backend_cuda.close(stream);
+    CHECK_INT(fake.n_events_gone, ROUND_REPORTS);
+    fake.event = cudaErrorNotSupported;
+    check_refused("error 801");
+}
+
 TEST(a_lost_device_is_reset_by_the_last_who_has_it)
 {
     reset();

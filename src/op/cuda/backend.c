@@ -186,6 +186,8 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
         st = fail(err, LATHE_E_ARGUMENT, "instruction set \"%s\": this GPU has %s", isa, c->name);
     if (!st) {
         cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+        for (int i = 0; !e && i < ROUND_REPORTS; i++) /* here, so that a round creates nothing */
+            e = cudaEventCreateWithFlags(&c->mark[i], cudaEventDisableTiming);
         if (e)
             st = cuda_error(c, e, "CUDA", err);
     }
@@ -544,17 +546,13 @@ static void cuda_release(void *stream, void *graph)
 static void cuda_mark(void *stream, int i)
 {
     struct gpu *c = stream;
-    if (!c->mark[i])
-        note(c, cudaEventCreateWithFlags(&c->mark[i], cudaEventDisableTiming));
-    if (c->mark[i])
-        note(c, cudaEventRecord(c->mark[i], c->stream));
+    note(c, cudaEventRecord(c->mark[i], c->stream));
 }
 
 static lathe_status cuda_await(void *stream, int i, lathe_error *err)
 {
     struct gpu *c = stream;
-    if (c->mark[i])
-        note(c, cudaEventSynchronize(c->mark[i]));
+    note(c, cudaEventSynchronize(c->mark[i]));
     return cuda_launched(c, err);
 }
 
