@@ -45,6 +45,12 @@ for release in 11.8 12.4 12.8 12.9; do
     grep -q "CUDA 13: .* is of CUDA $release" "$out" || why="it does not say which is needed and which it is"
     it "B104_toolkit_$release"
 done
+# The test that compiles the kernels is skipped with such a toolkit.
+NVCC="$T/cuda-12.4/bin/nvcc" sh tests/op/test_cuda.sh >"$out" 2>&1 || why="it fails"
+grep -qx "skip test_cuda.kernels_compile: CUDA=1 needs nvcc of CUDA 13: $T/cuda-12.4/bin/nvcc is of CUDA 12.4" "$out" ||
+    why="it does not skip in make's words"
+grep -qx "0 passed, 0 failed, 1 skipped" "$out" || why="another count"
+it B104_kernels_of_an_older_toolkit
 for row in 12.4_80_90 12.8_120a 12.8_120; do
     echo "skip test_build.B104_$row: issue 4 has CUDA 13, and no older toolkit is taken"
     skipped=$((skipped + 1))
