@@ -84,7 +84,8 @@ static lathe_status open_ids(struct lathe_engine *e, lathe_error *err)
     return st ? st : sample_scratch_init(&e->scratch, vocab, err);
 }
 
-/* The device asked for; the GPU where nothing is asked and there is one. An instruction set is the CPU's. */
+/* The device asked for; the GPU where nothing is asked and there is one. One that is there and cannot be used is
+ * warned of. An instruction set is the CPU's. */
 static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_options *o,
                                  lathe_error *err)
 {
@@ -100,11 +101,12 @@ static lathe_status open_backend(struct lathe_engine *e, const lathe_engine_opti
         lathe_error why;
         e->backend = &backend_cuda;
         lathe_status st = e->backend->open(&e->stream, e->pool, NULL, &why);
+        bool is_absent = st == LATHE_E_UNSUPPORTED; /* no driver, or no GPU */
         if (st && cuda)
-            return fail(err, why.status, "%s", why.message);
+            return fail(err, is_absent ? LATHE_E_DEVICE : st, "%s", why.message);
         if (!st)
             return LATHE_OK;
-        log_info("%s; the CPU is used", why.message);
+        log_line(is_absent ? LATHE_LOG_INFO : LATHE_LOG_WARN, "%s; the CPU is used", why.message);
     }
 #else
     if (cuda)

@@ -1,6 +1,8 @@
 /* The host's side of the CUDA backend: what is refused when it is opened, devices that fail, loading by threads. */
 #include <cuda_runtime_api.h>
 
+#include "engine/engine.c" /* for its choice of a device; the linker leaves the rest out */
+
 #include "fake_runtime.h"
 #include "op/cuda/cuda.h"
 #include "op/memory.h"
@@ -19,24 +21,29 @@ static void *opened(void)
     return stream;
 }
 
-static void check_refused(const char *says)
+static void check_not_opened(lathe_status status, const char *says)
 {
     void *stream;
     lathe_error err;
-    CHECK_ERR(backend_cuda.open(&stream, NULL, NULL, &err), &err, LATHE_E_DEVICE, says);
+    CHECK_ERR(backend_cuda.open(&stream, NULL, NULL, &err), &err, status, says);
     CHECK(stream == NULL);
+}
+
+static void check_refused(const char *says)
+{
+    check_not_opened(LATHE_E_DEVICE, says);
 }
 
 TEST(a_machine_that_cannot_run_it_is_told_why)
 {
     reset();
     fake.driver = 0;
-    check_refused("there is no NVIDIA driver");
+    check_not_opened(LATHE_E_UNSUPPORTED, "there is no NVIDIA driver");
     fake.driver = 12040;
     check_refused("the driver is of CUDA 12.4, this program needs");
     reset();
     fake.n_devices = 0;
-    check_refused("no NVIDIA GPU is visible");
+    check_not_opened(LATHE_E_UNSUPPORTED, "no NVIDIA GPU is visible");
     reset();
     fake.sm = 75;
     check_refused("Fake GPU has compute capability 7.5; this program was built for 80 90 120a");
@@ -47,6 +54,74 @@ TEST(a_machine_that_cannot_run_it_is_told_why)
         fake.sm = good[i];
         backend_cuda.close(opened());
     }
+}
+
+static lathe_status cpu_open(void **stream, struct pool *pool, const char *isa, lathe_error *err)
+{
+    (void)pool, (void)isa, (void)err;
+    *stream = NULL;
+    return LATHE_OK;
+}
+
+const struct backend backend_cpu = {.name = "cpu", .open = cpu_open};
+
+struct logged {
+    int n;
+    lathe_log_level level;
+    char line[256];
+};
+
+static void keep_line(void *ctx, lathe_log_level level, const char *line)
+{
+    struct logged *l = ctx;
+    l->n++;
+    l->level = level;
+    (void)snprintf(l->line, sizeof l->line, "%s", line);
+}
+
+/* With the device auto the CPU is taken, and one line says why; with cuda the same is an error. */
+static void check_cpu(lathe_log_level level, lathe_status status, const char *says)
+{
+    struct logged l = {0};
+    struct lathe_engine e = {0};
+    lathe_engine_options o = {.device = "auto"};
+    lathe_error err;
+    lathe_log_set(keep_line, &l);
+    CHECK_OK(open_backend(&e, &o, &err), &err);
+    CHECK(e.backend == &backend_cpu);
+    CHECK_INT(l.n, 1);
+    CHECK_INT(l.level, level);
+    CHECK(strstr(l.line, says) && strstr(l.line, "; the CPU is used"));
+    o.device = "cuda";
+    CHECK_ERR(open_backend(&e, &o, &err), &err, status, says);
+    CHECK_INT(l.n, 1);
+    lathe_log_set(NULL, NULL);
+}
+
+TEST(a_gpu_that_is_there_and_not_used_is_warned_of)
+{
+    reset();
+    fake.driver = 0;
+    check_cpu(LATHE_LOG_INFO, LATHE_E_DEVICE, "there is no NVIDIA driver");
+    reset();
+    fake.n_devices = 0;
+    check_cpu(LATHE_LOG_INFO, LATHE_E_DEVICE, "no NVIDIA GPU is visible");
+    reset();
+    fake.driver = 12040;
+    check_cpu(LATHE_LOG_WARN, LATHE_E_DEVICE, "the driver is of CUDA 12.4");
+    reset();
+    fake.sm = 75;
+    check_cpu(LATHE_LOG_WARN, LATHE_E_DEVICE, "compute capability 7.5");
+    reset();
+    fake.event = cudaErrorMemoryAllocation;
+    check_cpu(LATHE_LOG_WARN, LATHE_E_MEMORY, "error 2");
+    reset();
+    void *stream = opened();
+    lathe_error err;
+    fake.lost = cudaErrorIllegalAddress;
+    CHECK_ERR(backend_cuda.wait(stream, &err), &err, LATHE_E_DEVICE, "error 700");
+    check_cpu(LATHE_LOG_WARN, LATHE_E_DEVICE, "the device failed under another engine");
+    backend_cuda.close(stream);
 }
 
 TEST(memory_that_is_not_there_is_told_with_numbers)

@@ -11,7 +11,7 @@ fi
 T=$(mktemp -d) || exit 1
 trap 'rm -rf "$T"' EXIT
 # shellcheck disable=SC2046,SC2086
-if ! out=$(${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} -pthread -D_POSIX_C_SOURCE=200809L \
+if ! out=$(${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} -pthread -ffunction-sections -Wl,--gc-sections -D_POSIX_C_SOURCE=200809L \
     -DLATHE_CUDA '-DLATHE_CUDA_SMS="80 90 120a"' -Iinclude -Isrc -Itests -isystem "$cuda/include" \
     -o "$T/test_host_side" tests/cuda/host_side.c tests/cuda/fake_runtime.c tests/test.c src/op/cuda/backend.c \
     src/op/cuda/load.c src/op/memory.c src/op/load.c src/op/host.c src/tensor/tensor.c src/tensor/number.c \

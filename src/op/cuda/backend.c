@@ -94,6 +94,7 @@ static bool was_reset(void)
     return was;
 }
 
+/* LATHE_E_UNSUPPORTED: there is no driver or no GPU. Any other failure is of a GPU that is there, or may be. */
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
@@ -102,14 +103,14 @@ static lathe_status find_device(struct gpu *c, lathe_error *err)
     if (e == cudaErrorInsufficientDriver) {
         (void)cudaDriverGetVersion(&driver);
         if (driver == 0)
-            return fail(err, LATHE_E_DEVICE, "CUDA: there is no NVIDIA driver");
+            return fail(err, LATHE_E_UNSUPPORTED, "CUDA: there is no NVIDIA driver");
         return fail(err, LATHE_E_DEVICE,
                     "CUDA: the driver is of CUDA %d.%d, this program needs %d.%d or later",
                     driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
                     CUDART_VERSION % 1000 / 10);
     }
     if (e == cudaErrorNoDevice || (!e && n == 0))
-        return fail(err, LATHE_E_DEVICE, "CUDA: no NVIDIA GPU is visible");
+        return fail(err, LATHE_E_UNSUPPORTED, "CUDA: no NVIDIA GPU is visible");
     if (!e)
         e = cudaSetDevice(c->device); /* the first that is visible, which is every thread's own */
     if (!e)
