@@ -134,6 +134,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     (void)e;
+    if (fake.await_loses && !fake.lost)
+        fake.lost = fake.await_loses;
     return result(cudaSuccess);
 }
 
@@ -170,6 +172,8 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     (void)x, (void)s;
+    if (fake.replay_loses && !fake.lost)
+        fake.lost = fake.replay_loses;
     return result(fake.launch);
 }
 
@@ -224,7 +228,7 @@ cudaError_t cudaMemGetInfo(size_t *room, size_t *total)
 {
     *room = fake.room;
     *total = 2 * fake.room;
-    return result(cudaSuccess);
+    return result(fake.info);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind,

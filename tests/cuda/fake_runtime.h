@@ -16,6 +16,9 @@ struct fake_device {
     bool is_capturing; /* then the stream cannot be waited for */
     int copy;          /* cudaError_t of every copy, which then moves nothing */
     int event;         /* cudaError_t of every creation of an event */
+    int info;          /* cudaError_t of every question for free memory */
+    int replay_loses;  /* cudaError_t that the device is lost to when a graph is launched */
+    int await_loses;   /* the same when an event is waited for */
     int lost;          /* cudaError_t of every call until the device is reset; 0: it works */
     int n_resets;
     int refused;          /* resets that fail first */

@@ -137,6 +137,28 @@ TEST(memory_that_is_not_there_is_told_with_numbers)
     CHECK_INT(fake.n_resets, 0);
 }
 
+TEST(free_memory_that_is_not_known_is_warned_of)
+{
+    reset();
+    void *stream = opened();
+    struct logged l = {0};
+    size_t total, room;
+    lathe_error err;
+    lathe_log_set(keep_line, &l);
+    backend_cuda.room(stream, &total, &room);
+    CHECK_INT(l.n, 0);
+    CHECK(room == fake.room && total == 2 * fake.room);
+    fake.info = cudaErrorInvalidValue;
+    backend_cuda.room(stream, &total, &room);
+    lathe_log_set(NULL, NULL);
+    CHECK_INT(l.n, 1);
+    CHECK_INT(l.level, LATHE_LOG_WARN);
+    CHECK(strstr(l.line, "error 1; what is planned is not held against it") != NULL);
+    CHECK(total == 0 && room == 0);
+    CHECK_OK(backend_cuda.wait(stream, &err), &err); /* it was read */
+    backend_cuda.close(stream);
+}
+
 TEST(prompts_in_fewer_bits_need_a_device_that_has_them)
 {
     reset();
@@ -292,6 +314,42 @@ TEST(a_round_takes_no_memory_and_creates_no_events)
     CHECK_INT(fake.n_events_gone, ROUND_REPORTS);
     fake.event = cudaErrorNotSupported;
     check_refused("error 801");
+    fake.event = 0;
+    stream = opened(); /* which hears nothing of it */
+    CHECK_OK(backend_cuda.wait(stream, &err), &err);
+    backend_cuda.close(stream);
+}
+
+/* One round is in flight; the device is lost when the next is launched, or when the first is awaited. */
+TEST(a_device_lost_with_a_round_in_flight_is_told_and_reset)
+{
+    for (int at_await = 0; at_await < 2; at_await++) {
+        reset();
+        void *stream = opened(), *graph;
+        struct resident r = {0};
+        const struct home home = {&r, &r, sizeof r};
+        lathe_error err;
+        CHECK_OK(backend_cuda.capture(stream, &home, 1, &err), &err);
+        CHECK_OK(backend_cuda.captured(stream, &graph, &err), &err);
+        CHECK_OK(backend_cuda.replay(stream, graph, &err), &err);
+        backend_cuda.mark(stream, 0);
+        if (at_await) {
+            CHECK_OK(backend_cuda.replay(stream, graph, &err), &err);
+            fake.await_loses = cudaErrorIllegalAddress;
+        } else {
+            fake.replay_loses = cudaErrorIllegalAddress;
+            CHECK_ERR(backend_cuda.replay(stream, graph, &err), &err, LATHE_E_DEVICE, "error 700");
+        }
+        backend_cuda.mark(stream, 1);
+        for (int i = 0; i < 2; i++)
+            CHECK_ERR(backend_cuda.await(stream, i, &err), &err, LATHE_E_DEVICE, "error 700");
+        CHECK_ERR(backend_cuda.replay(stream, graph, &err), &err, LATHE_E_DEVICE, "error 700");
+        backend_cuda.release(stream, graph);
+        CHECK_INT(fake.n_resets, 0);
+        backend_cuda.close(stream);
+        CHECK_INT(fake.n_resets, 1);
+        backend_cuda.close(opened());
+    }
 }
 
 TEST(a_lost_device_is_reset_by_the_last_who_has_it)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "op/cuda/cuda.h"
 #include "op/cuda/gemm.h"
 
@@ -197,6 +198,7 @@ static lathe_status open_stream(void **stream, struct pool *pool, const char *is
         st = fail_memory(err, CUDA_MAX_UPLOAD);
     if (st) {
         close_stream(c);
+        (void)cudaGetLastError(); /* else the thread's next launch would be told of it */
         return st;
     }
     c->gemm = gemm_open();
@@ -277,7 +279,10 @@ static void cuda_room(void *stream, size_t *total, size_t *room)
 {
     (void)stream;
     *total = *room = 0;
-    if (cudaMemGetInfo(room, total)) {
+    cudaError_t e = cudaMemGetInfo(room, total);
+    if (e) {
+        log_warn("CUDA: the free memory is not known: %s; what is planned is not held against it",
+                 cudaGetErrorString(e));
         (void)cudaGetLastError();
         *total = *room = 0;
     }
