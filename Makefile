@@ -89,7 +89,7 @@ $B/src/base/%.o $B/src/container/%.o $B/src/text/%.o $B/server/%.o: CFLAGS += -W
 # The runs of check-spec, which -j does side by side: drafters, and of each eight shares of the prompts.
 SPEC_RUNS := $(foreach d,ngram mtp dflash2 mtp_ngram dflash2_ngram,$(addprefix check-spec-$d-,1 2 3 4 5 6 7 8))
 
-.PHONY: FORCE all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo clients help clean bench grow format layers deps fuzz fuzz-check soak
+.PHONY: FORCE gpu-tests all check check-spec $(SPEC_RUNS) cuda op-tests neon-check demo clients help clean bench grow format layers deps fuzz fuzz-check soak
 .SECONDARY:
 all: lathe
 
@@ -126,7 +126,7 @@ $B/libtest.a: $(TEST_LIB:%.c=$B/%.o)
 $B/tests/%: $B/tests/%.o $B/tests/test.o $B/libtest.a $B/libcore.a
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(if $(CROSS),-lm,$(LDLIBS)) $(TEST_LDFLAGS)
 # The operators' and the model's tests in one program, to be carried to a machine with a GPU.
-$B/gpu-tests: $(patsubst %.c,$B/%.o,$(filter-out $(ALLOC_TESTS:%=tests/%.c),$(wildcard tests/op/test_*.c tests/model/test_*.c))) $B/tests/test.o $B/libtest.a $B/libcore.a
+$B/gpu-tests: $(patsubst %.c,$B/%.o,$(filter-out $(ALLOC_TESTS:%=tests/%.c),$(wildcard tests/op/test_*.c tests/model/test_*.c))) $B/tests/test.o $B/libtest.a $B/libcore.a $B/tools/grow
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $B/libtest.a $B/libcore.a $(LDLIBS)
 # What the server's tests link.
 $B/libserver.a: $(SERVER_OBJ)
@@ -237,12 +237,16 @@ help:
 	@echo 'make clients      installs the npm clients of the server'\''s tests (800 MB), else skipped'
 	@echo 'make layers       who includes whom, against tests/layers.txt'
 	@echo 'make format       clang-format over the tree'
-	@echo 'make CUDA=1       with the GPU backend (SMS="90" for one capability); target cuda: its kernels'
+	@echo 'make CUDA=1       with the GPU backend (SMS="90" for one capability); target cuda: its kernels;'
+	@echo '                  gpu-tests: operators and model tested on a GPU; bench: profile, gpu_linear, gpu_delta too'
 	@echo 'make clean        removes build/ and ./lathe'
 	@echo 'CC=clang, CROSS=aarch64-linux-gnu-, CI=1 (warnings are errors), B=DIR (where to build)'
 
 bench: $(BENCHES)
 grow: $B/tools/grow
+
+# On a machine with a GPU: build/<config>/gpu-tests [TEST...]
+gpu-tests: $B/gpu-tests
 
 # The GPU's side alone: make CUDA=1 cuda compiles it for every compute capability of SMS.
 cuda: $(filter $B/src/op/cuda/%,$(OBJ))

@@ -23,7 +23,7 @@ enum { NANO_IDS = 8187, NANO_VOCAB = 8192 };
 
 static char printed[2048]; /* its standard error */
 
-/* The tool is built beside the tests. */
+/* The tool is built beside the tests, and beside gpu-tests, which has them too. */
 static const char *program(void)
 {
     static char path[4200];
@@ -31,9 +31,11 @@ static const char *program(void)
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     CHECK(n > 0);
     self[n] = 0;
-    char *tests = strstr(self, "/tests/model/");
-    CHECK(tests != NULL);
-    *tests = 0;
+    char *end = strstr(self, "/tests/model/");
+    if (!end)
+        end = strrchr(self, '/');
+    CHECK(end != NULL);
+    *end = 0;
     snprintf(path, sizeof path, "%s/tools/grow", self);
     return path;
 }

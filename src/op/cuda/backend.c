@@ -233,8 +233,9 @@ lathe_status cuda_launched(struct gpu *c, lathe_error *err)
 
 enum {
     ZEROS = 256, /* bytes behind the ring that stay zero */
-    /* At the 27B's size, with rounds of one number of rows captured, an H200 has 14 MB beside what was taken; a graph is at
-     * most a thousand launches of a KB, and there are up to 64 where the number of rows is chosen round by round. */
+    /* At the 27B's size, with rounds of one number of rows captured, an H200 has 14 MB beside what was taken. A graph is 400
+     * launches of a KB, and where the number of rows is chosen round by round there are 90 for 262144 positions, 108 for a
+     * million. */
     DRIVER = 64 << 20,
 };
 
