@@ -1,5 +1,6 @@
 #include "answer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -277,7 +278,8 @@ static int32_t deepest(const lathe_spec_stats *s)
     return n;
 }
 
-void answer_stats_json(const struct answer *a, double load_ms, FILE *out)
+void answer_stats_json(const struct answer *a, double load_ms, uint64_t room, uint64_t total,
+                       FILE *out)
 {
     const lathe_usage *u = &a->usage;
     const lathe_spec_stats *s = &u->spec;
@@ -295,9 +297,11 @@ void answer_stats_json(const struct answer *a, double load_ms, FILE *out)
     print_counts(out, "accepted_histogram", s->histogram, depth + 1);
     print_counts(out, "drafted_at", s->drafted_at, depth);
     print_counts(out, "accepted_at", s->accepted_at, depth);
-    fprintf(out,
-            ", \"draft_ms\": %.1f, \"verify_ms\": %.1f, \"commit_ms\": %.1f, \"finish\": \"%s\"}\n",
-            s->draft_ms, s->verify_ms, s->commit_ms, lathe_finish_name(a->finish));
+    fprintf(
+        out,
+        ", \"draft_ms\": %.1f, \"verify_ms\": %.1f, \"commit_ms\": %.1f, \"device_free\": %" PRIu64
+        ", \"device_total\": %" PRIu64 ", \"finish\": \"%s\"}\n",
+        s->draft_ms, s->verify_ms, s->commit_ms, room, total, lathe_finish_name(a->finish));
 }
 
 void answer_stats_text(const struct answer *a, FILE *out)

@@ -37,7 +37,8 @@ bool render_fails_so(const lathe_text *text, const lathe_conversation *c, const 
 int answer_fail(const lathe_text *text, const lathe_conversation *c, const lathe_error *err);
 
 /* One JSON object a line. */
-void answer_stats_json(const struct answer *a, double load_ms, FILE *out);
+void answer_stats_json(const struct answer *a, double load_ms, uint64_t room, uint64_t total,
+                       FILE *out);
 /* The same in words. */
 void answer_stats_text(const struct answer *a, FILE *out);
 

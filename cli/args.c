@@ -99,6 +99,16 @@ void engine_args_print_plan(const lathe_engine_options *o)
         plan_print(stderr, &plan, o->kv);
 }
 
+void engine_args_memory(const struct engine_args *a, uint64_t *room, uint64_t *total)
+{
+    lathe_engine_options o;
+    lathe_memory_plan plan = {0};
+    engine_args_fill(a, &o);
+    (void)lathe_plan(&o, &plan, NULL);
+    *room = plan.device_free;
+    *total = plan.device_total;
+}
+
 lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lathe_error *err)
 {
     lathe_engine_options o;

@@ -181,10 +181,13 @@ static int run(struct run *r)
     if (!st && a.finish == LATHE_FINISH_CONTEXT)
         fprintf(stderr, "lathe: the context is full; --ctx sets its size\n");
     if (!st && r->stats) {
-        if (strcmp(r->stats, "json") == 0)
-            answer_stats_json(&a, r->engine.load_ms, stderr);
-        else
+        if (strcmp(r->stats, "json") == 0) {
+            uint64_t room, total;
+            engine_args_memory(&r->engine, &room, &total);
+            answer_stats_json(&a, r->engine.load_ms, room, total, stderr);
+        } else {
             answer_stats_text(&a, stderr);
+        }
     }
     if (code == EXIT_DONE && a.is_interrupted)
         code = EXIT_INTERRUPTED;

@@ -426,7 +426,7 @@ t_stats_are_one_json_line() {
     out_is "$KILN"
     [ "$(wc -l <"$T/err")" -eq 1 ] || bad "standard error has $(wc -l <"$T/err") lines"
     for key in prompt_tokens cached_tokens prefill_ms decode_tokens decode_ms rounds \
-        tokens_per_round accepted; do
+        tokens_per_round accepted device_free device_total; do
         grep -qE "\"$key\": [0-9]+" "$T/err" || bad "no $key in $(cat "$T/err")"
     done
     err_has '"prompt_tokens": 18,'
