@@ -1,5 +1,8 @@
 /* What products of few rows make of a GPU's memory: bytes of weights over time, beside a copy's. Shapes are those of
- * the 27B's matrices; operators that a pass joins are timed whole, with what they do for the norms between them. */
+ * the 27B's matrices and its drafters'; operators that a pass joins are timed whole, with what they do for the norms
+ * between them.
+ *   gpu_linear [--op NAME] [--format NAME] [--shape ROWSxCOLS] [--rows N]
+ * Each option keeps the lines that have its value; ROWS are those of all matrices of a product. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +77,145 @@ struct product {
     enum weight_format_id format;
     int64_t cols, rows[3];
     int n;
+    enum dtype result;
+    bool is_draft; /* of a drafter: no rows of a prompt's phase, and norms are taken before */
 };
+
+static const struct product products[] = {
+    {LINEAR, WF_NVFP4, 5120, {17408}, 1, DT_BF16, false},
+    {LINEAR, WF_NVFP4, 5120, {34816}, 1, DT_BF16, false},
+    {LINEAR, WF_NVFP4, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 5120, {16384}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 5120, {14336}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 6144, {5120}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 5120, {34816}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 5120, {1024}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_ROW, 5120, {248320}, 1, DT_BF16, false},
+    {LINEAR_ADD_NORM, WF_NVFP4, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR_ADD_NORM, WF_FP8_ROW, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR_ADD_NORM, WF_FP8_ROW, 6144, {5120}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_BLOCK, 5120, {17408}, 1, DT_BF16, false},
+    {LINEAR, WF_FP8_BLOCK, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR, WF_BF16, 5120, {17408}, 1, DT_BF16, false},
+    {LINEAR, WF_BF16, 17408, {5120}, 1, DT_BF16, false},
+    {LINEAR_SILU_MUL, WF_NVFP4, 5120, {17408, 17408}, 2, DT_BF16, false},
+    {LINEAR_SILU_MUL, WF_FP8_ROW, 5120, {17408, 17408}, 2, DT_BF16, false},
+    {LINEARS, WF_FP8_ROW, 5120, {12288, 1024, 1024}, 3, DT_BF16, false},
+    {GDN_PROJECT, WF_FP8_ROW, 5120, {10240, 6144}, 2, DT_BF16, false},
+    {LINEAR, WF_BF16, 10240, {5120}, 1, DT_BF16, true},                /* MTP: fc */
+    {LINEARS, WF_FP8_ROW, 5120, {1024, 1024}, 2, DT_BF16, true},       /* contexts: k, v */
+    {LINEAR, WF_FP8_ROW, 25600, {5120}, 1, DT_BF16, true},             /* DFlash2: fc */
+    {LINEARS, WF_FP8_ROW, 5120, {4096, 1024, 1024}, 3, DT_BF16, true}, /* q, k, v */
+    {LINEAR, WF_FP8_ROW, 4096, {5120}, 1, DT_BF16, true},              /* o */
+    {LINEAR, WF_BF16, 5120, {1280}, 1, DT_F32, true}, /* kernel_projection, of more than 8 rows */
+    {LINEAR, WF_BF16, 5120, {256}, 1, DT_F32, true},  /* hidden_projection */
+};
+enum { N_PRODUCTS = sizeof products / sizeof *products };
+
+/* Rows that come together. */
+static const struct group {
+    enum phase phase;
+    int32_t T;
+} groups[] = {{PHASE_DECODE, 1},   {PHASE_DECODE, 8},   {PHASE_DECODE, 16},   {PHASE_PREFILL, 16},
+              {PHASE_PREFILL, 32}, {PHASE_PREFILL, 64}, {PHASE_PREFILL, 128}, {PHASE_PREFILL, 256}};
+enum { N_GROUPS = sizeof groups / sizeof *groups };
+
+static int64_t all_rows(const struct product *p)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < p->n; i++)
+        rows += p->rows[i];
+    return rows;
+}
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+enum option { OP, FORMAT, SHAPE, ROWS, N_OPTIONS };
+static const char *const option_names[N_OPTIONS] = {"--op", "--format", "--shape", "--rows"};
+
+enum { MAX_WORD = 48 };
+
+/* What a line has for an option. */
+static void word_of(char word[MAX_WORD], enum option option, const struct product *p,
+                    const struct group *g)
+{
+    if (option == OP)
+        (void)snprintf(word, MAX_WORD, "%s", names[p->kind]);
+    else if (option == FORMAT)
+        (void)snprintf(word, MAX_WORD, "%s", weight_formats[p->format].name);
+    else if (option == SHAPE)
+        (void)snprintf(word, MAX_WORD, "%lldx%lld", (long long)all_rows(p), (long long)p->cols);
+    else
+        (void)snprintf(word, MAX_WORD, "%d", g->T);
+}
+
+/* Is the line one that the options leave? */
+static bool is_kept(const char *const value[N_OPTIONS], const struct product *p,
+                    const struct group *g)
+{
+    char word[MAX_WORD];
+    if (p->is_draft && g->phase == PHASE_PREFILL)
+        return false;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        word_of(word, (enum option)i, p, g);
+        if (value[i] && strcmp(value[i], word) != 0)
+            return false;
+    }
+    return true;
+}
+
+static int count_kept(const char *const value[N_OPTIONS])
+{
+    int n = 0;
+    for (int i = 0; i < N_PRODUCTS * N_GROUPS; i++)
+        n += is_kept(value, &products[i / N_GROUPS], &groups[i % N_GROUPS]);
+    return n;
+}
+
+/* Tells what lines have for the option. */
+static _Noreturn void refuse(enum option option, const char *value)
+{
+    enum { N_LINES = N_PRODUCTS * N_GROUPS };
+    static char word[N_LINES][MAX_WORD];
+    int n = 0;
+    fprintf(stderr, "gpu_linear: %s is \"%s\", expected", option_names[option], value);
+    for (int i = 0; i < N_LINES; i++) {
+        int k = 0;
+        word_of(word[n], option, &products[i / N_GROUPS], &groups[i % N_GROUPS]);
+        while (strcmp(word[k], word[n]) != 0)
+            k++;
+        if (k == n)
+            fprintf(stderr, "%s %s", k ? "," : "", word[n++]);
+    }
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
+static void parse(const char *value[N_OPTIONS], int argc, char **argv)
+{
+    for (int i = 1; i < argc; i += 2) {
+        int k = 0;
+        while (k < N_OPTIONS && strcmp(argv[i], option_names[k]) != 0)
+            k++;
+        if (k == N_OPTIONS || i + 1 == argc) {
+            fprintf(stderr, "gpu_linear: %s: %s\n", argv[i],
+                    k < N_OPTIONS ? "a value is missing"
+                                  : "expected --op, --format, --shape, --rows");
+            exit(2);
+        }
+        const char *only[N_OPTIONS] = {[0] = NULL};
+        value[k] = only[k] = argv[i + 1];
+        if (!count_kept(only))
+            refuse((enum option)k, value[k]);
+    }
+    if (!count_kept(value)) {
+        fprintf(stderr, "gpu_linear: no line has all that the options name\n");
+        exit(2);
+    }
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
 
 enum { GDN_HEADS = 48, MOST_PARTS = 5 };
 
@@ -150,16 +291,17 @@ struct operands {
     struct tensor in, y[MOST_PARTS], norm, head, squares, u;
 };
 
-static void call(struct exec *x, enum phase phase, enum kind kind, const struct operands *o,
-                 const struct copies *c, int k)
+static void call(struct exec *x, const struct product *p, enum phase phase,
+                 const struct operands *o, const struct copies *c, int k)
 {
+    enum kind kind = p->kind;
     const struct weight *w[MOST_PARTS];
     struct normed in = {.h = o->in,
                         .u = o->in,
                         .squares = o->squares,
                         .w = o->norm,
                         .eps = 1e-6f,
-                        .unscaled = phase != PHASE_PREFILL};
+                        .unscaled = phase != PHASE_PREFILL && !p->is_draft};
     for (int i = 0; i < c->n_parts; i++)
         w[i] = &c->w[i][k];
     exec_begin(x);
@@ -191,7 +333,6 @@ static void measure(struct bench *b, const struct product *p, const struct copie
 {
     lathe_error err;
     double best = 1e9;
-    int64_t rows = 0;
     int64_t longest =
         p->cols > p->rows[0] ? p->cols : p->rows[0]; /* norms are of the input or of the result */
     struct operands o = {
@@ -204,22 +345,20 @@ static void measure(struct bench *b, const struct product *p, const struct copie
     o.norm = tensor_1d(o.norm.data, DT_F32, p->kind == LINEAR_ADD_NORM ? p->rows[0] : p->cols);
     o.head = tensor_1d(o.head.data, DT_F32, GDN_HEADS);
     for (int i = 0; i < c->n_parts; i++)
-        o.y[i] = on_device(zeros(i < p->n ? DT_BF16 : DT_F32, T, c->w[i]->rows));
-    for (int i = 0; i < p->n; i++)
-        rows += p->rows[i];
+        o.y[i] = on_device(zeros(i < p->n ? p->result : DT_F32, T, c->w[i]->rows));
     for (int r = 0; r < REPEATS; r++) {
         (void)cudaEventRecord(b->begin, raw);
         for (int k = 0; k < 2 * c->n; k++)
-            call(&b->x, phase, p->kind, &o, c, k % c->n);
+            call(&b->x, p, phase, &o, c, k % c->n);
         (void)cudaEventRecord(b->end, raw);
         double ms = ms_between(b->begin, b->end) / (2 * c->n);
         best = ms < best ? ms : best;
     }
     must(exec_end(&b->x, &err), &err);
-    printf("%-15s %-8s %6lldx%-6lld %3d rows%s %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
-           names[p->kind], weight_formats[p->format].name, (long long)rows, (long long)p->cols, T,
-           phase == PHASE_PREFILL ? " of a prompt" : "", 1e3 * best, c->bytes / best * 1e-9,
-           100 * c->bytes / best * 1e3 / b->copy);
+    printf("%-15s %-9s %6lldx%-6lld %3d rows%s %8.1f us %6.2f TB/s %5.1f %% of a copy\n",
+           names[p->kind], weight_formats[p->format].name, (long long)all_rows(p),
+           (long long)p->cols, T, phase == PHASE_PREFILL ? " of a prompt" : "", 1e3 * best,
+           c->bytes / best * 1e-9, 100 * c->bytes / best * 1e3 / b->copy);
     backend_cuda.free(stream, o.in.data);
     backend_cuda.free(stream, o.norm.data);
     backend_cuda.free(stream, o.squares.data);
@@ -232,37 +371,12 @@ static void measure(struct bench *b, const struct product *p, const struct copie
 
 int main(int argc, char **argv)
 {
-    static const struct product product[] = {
-        {LINEAR, WF_NVFP4, 5120, {17408}, 1},
-        {LINEAR, WF_NVFP4, 5120, {34816}, 1},
-        {LINEAR, WF_NVFP4, 17408, {5120}, 1},
-        {LINEAR, WF_FP8_ROW, 5120, {16384}, 1},
-        {LINEAR, WF_FP8_ROW, 5120, {14336}, 1},
-        {LINEAR, WF_FP8_ROW, 6144, {5120}, 1},
-        {LINEAR, WF_FP8_ROW, 5120, {34816}, 1},
-        {LINEAR, WF_FP8_ROW, 17408, {5120}, 1},
-        {LINEAR, WF_FP8_ROW, 5120, {1024}, 1},
-        {LINEAR, WF_FP8_ROW, 5120, {248320}, 1},
-        {LINEAR_ADD_NORM, WF_NVFP4, 17408, {5120}, 1},
-        {LINEAR_ADD_NORM, WF_FP8_ROW, 17408, {5120}, 1},
-        {LINEAR_ADD_NORM, WF_FP8_ROW, 6144, {5120}, 1},
-        {LINEAR, WF_BF16, 5120, {17408}, 1},
-        {LINEAR, WF_BF16, 17408, {5120}, 1},
-        {LINEAR_SILU_MUL, WF_NVFP4, 5120, {17408, 17408}, 2},
-        {LINEAR_SILU_MUL, WF_FP8_ROW, 5120, {17408, 17408}, 2},
-        {LINEARS, WF_FP8_ROW, 5120, {12288, 1024, 1024}, 3},
-        {GDN_PROJECT, WF_FP8_ROW, 5120, {10240, 6144}, 2},
-    };
-    static const int32_t rows[] = {1, 8, 16}, prompt[] = {16, 32, 64, 128, 256};
+    const char *value[N_OPTIONS] = {[0] = NULL};
     static struct copies copies;
     struct bench b;
     lathe_error err;
     size_t workspace = 512 << 20;
-    (void)argv;
-    if (argc > 1) {
-        fprintf(stderr, "usage: gpu_linear\n");
-        return 2;
-    }
+    parse(value, argc, argv);
     must(backend_cuda.open(&stream, NULL, NULL, &err), &err);
     raw = backend_cuda.native(stream);
     (void)cudaEventCreate(&b.begin);
@@ -270,13 +384,18 @@ int main(int argc, char **argv)
     exec_init(&b.x, &backend_cuda, stream, device(NULL, workspace), workspace);
     b.copy = copy_rate(b.begin, b.end);
     printf("a copy: %.2f TB/s read and written\n", b.copy * 1e-12);
-    for (size_t s = 0; s < sizeof product / sizeof *product; s++) {
-        copies_open(&copies, &product[s]);
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-            measure(&b, &product[s], &copies, PHASE_DECODE, rows[i]);
-        for (size_t i = 0; i < sizeof prompt / sizeof *prompt; i++)
-            measure(&b, &product[s], &copies, PHASE_PREFILL, prompt[i]);
-        copies_close(&copies);
+    for (int i = 0; i < N_PRODUCTS; i++) {
+        bool is_open = false;
+        for (int k = 0; k < N_GROUPS; k++) {
+            if (!is_kept(value, &products[i], &groups[k]))
+                continue;
+            if (!is_open)
+                copies_open(&copies, &products[i]);
+            is_open = true;
+            measure(&b, &products[i], &copies, groups[k].phase, groups[k].T);
+        }
+        if (is_open)
+            copies_close(&copies);
     }
     return 0;
 }
