@@ -14,7 +14,13 @@
 #include "engine/engine.h"
 #include "model/place.h"
 
-enum { MAX_CALLS = 8192, MAX_LINES = 256, MAX_ROWS = 65536 };
+enum {
+    MAX_CALLS = 8192,
+    MAX_LINES = 256,
+    MAX_ROWS = 65536,
+    MAX_CTX = 8 * MAX_ROWS,
+    MAX_NUMBERS = 16, /* of an option */
+};
 
 static struct call {
     cudaEvent_t begin, end;
@@ -345,7 +351,7 @@ static void draft_feed(struct drafting *g, struct opened *o, int32_t n)
 
 static int32_t draft_run(struct drafting *g, int32_t most)
 {
-    static int32_t history[MAX_ROWS * 8];
+    static int32_t history[MAX_CTX + 1];
     lathe_error err;
     struct draft_request r = {
         .pos = g->n, .anchor = 17, .most = most, .sampler = g->sampler, .history = history};
@@ -379,12 +385,24 @@ static void profile_draft(struct drafting *g, struct opened *o, int32_t most)
     print_lines(REPEATS);
 }
 
-static int numbers(const char *s, int32_t *out, int most)
+/* The numbers of an option's value, each from low to high, into out [MAX_NUMBERS]; how many, or 0 and a message. */
+static int numbers(const char *option, const char *value, int32_t low, int32_t high, int32_t *out)
 {
-    int n = 0;
-    for (char *end; *s && n < most; s = *end ? end + 1 : end)
-        out[n++] = (int32_t)strtol(s, &end, 10);
-    return n;
+    const char *s = value;
+    for (int n = 0; n < MAX_NUMBERS; s++) {
+        char *end;
+        long x = strtol(s, &end, 10);
+        if (end == s || (*end && *end != ',') || x < low || x > high)
+            break;
+        out[n++] = (int32_t)x;
+        s = end;
+        if (!*s)
+            return n;
+    }
+    fprintf(stderr,
+            "profile: %s is \"%s\", expected up to %d numbers from %d to %d with commas between\n",
+            option, value, MAX_NUMBERS, low, high);
+    return 0;
 }
 
 /* Is the value of an option one of these words, which end with NULL? */
@@ -441,16 +459,14 @@ int main(int argc, char **argv)
         return 2;
     static struct opened o;
     lathe_error err;
-    int32_t T[16], at[16], most = 16, last = 0;
-    int n_T = numbers(rows, T, 16), n_at = numbers(ctx, at, 16);
+    int32_t T[MAX_NUMBERS], at[MAX_NUMBERS], most = 16, last = 0;
+    int n_T = numbers("--rows", rows, 1, MAX_ROWS, T), n_at = numbers("--ctx", ctx, 0, MAX_CTX, at);
+    if (!n_T || !n_at)
+        return 2;
     for (int i = 0; i < n_T; i++)
         most = T[i] > most ? T[i] : most;
     for (int i = 0; i < n_at; i++)
         last = at[i] > last ? at[i] : last;
-    if (most > MAX_ROWS) {
-        fprintf(stderr, "profile: %d rows, at most %d\n", most, MAX_ROWS);
-        return 2;
-    }
     enum phase p = strcmp(phase, "decode") == 0    ? PHASE_DECODE
                    : strcmp(phase, "prefill") == 0 ? PHASE_PREFILL
                                                    : PHASE_VERIFY;
