@@ -1,7 +1,7 @@
 /* Prefill and decode rates of a model directory over context lengths, through the public interface:
  *
  *   engine -m DIR [--contexts 128,1024,...] [-n TOKENS] [--threads N] [--activations bf16|f32]
- *          [--kv bf16|fp8|f32] [--isa NAME]
+ *          [--kv bf16|fp8|f32] [--device auto|cpu|cuda] [--isa NAME]
  *
  * A line a context: prompt tokens, prefill tokens per second, decode tokens per second, milliseconds a
  * token, and the bytes a token reads (weights, keys and values, recurrent state) per second. Best of
@@ -49,6 +49,13 @@ static lathe_dtype parse_dtype(const char *s)
     return s[0] == 'f' ? LATHE_F32 : LATHE_BF16;
 }
 
+static const char *parse_device(const char *s)
+{
+    if (strcmp(s, "auto") != 0 && strcmp(s, "cpu") != 0 && strcmp(s, "cuda") != 0)
+        die("--device is auto, cpu or cuda");
+    return s;
+}
+
 static void parse_options(struct options *o, int argc, char **argv)
 {
     lathe_engine_options_init(&o->engine);
@@ -66,6 +73,8 @@ static void parse_options(struct options *o, int argc, char **argv)
             parse_contexts(o, value);
         else if (strcmp(argv[i], "--threads") == 0)
             o->engine.n_threads = atoi(value);
+        else if (strcmp(argv[i], "--device") == 0)
+            o->engine.device = parse_device(value);
         else if (strcmp(argv[i], "--isa") == 0)
             o->engine.isa = value;
         else if (strcmp(argv[i], "--activations") == 0)
