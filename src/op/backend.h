@@ -235,7 +235,8 @@ struct backend {
     const char *name;
 
     /* `isa` caps the instruction set ("generic", "avx2", ...), NULL takes the best; an unknown name or
-     * one this processor lacks is refused with those it has. `pool` outlives the stream. */
+     * one this processor lacks is refused with those it has. `pool` outlives the stream. LATHE_E_UNSUPPORTED: there is no such
+     * device, and not one that fails. */
     lathe_status (*open)(void **stream, struct pool *pool, const char *isa, lathe_error *err);
     void (*close)(void *stream);
     /* The instruction set in use, for listings. */

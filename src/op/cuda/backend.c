@@ -95,7 +95,6 @@ static bool was_reset(void)
     return was;
 }
 
-/* LATHE_E_UNSUPPORTED: there is no driver or no GPU. Any other failure is of a GPU that is there, or may be. */
 static lathe_status find_device(struct gpu *c, lathe_error *err)
 {
     int n = 0, driver = 0;
