@@ -222,8 +222,8 @@ static inline bool few_of(struct gpu *c, struct few *f, const int32_t *p, int64_
 /* What the device takes of the shared memory that each block has, in bytes. */
 enum { SHARED_OF_SYSTEM = 1024 };
 
-/* Lets a kernel have `dynamic` bytes of shared memory a block, and asks that a multiprocessor divide its memory so that `blocks` of its
- * blocks, each with `fixed` bytes beside those, have room: the rest is L1. */
+/* Lets a kernel have `dynamic` bytes of shared memory a block, and asks that a multiprocessor divide its memory so that
+ * `blocks` of its blocks, each with `fixed` bytes beside those, have room: the rest is L1. */
 template <typename... P>
 static inline void prefer_shared(const struct gpu *c, void (*kernel)(P...), size_t dynamic,
                                  size_t fixed, int blocks)

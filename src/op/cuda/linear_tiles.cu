@@ -69,8 +69,8 @@ __global__ void find_nan(const uint32_t *src, int64_t n_words, bool scales, int 
  * a strip's units. A warp copies what it will need of its next AHEAD units into shared memory, past the end of a strip
  * into the next one, and begins before the kernels in front have ended: weights never change. Only that warp reads these
  * bytes, so that no barrier of the block is needed. L1 is the activations', which a multiprocessor reads again for each
- * strip, 80 KB for eight rows of 5120 columns: what is copied goes past it, and shared memory is spared. Sums: inside the tensor core, over a warp's units in order, over two warps, HALF apart, over
- * these pairs in order. */
+ * strip, 80 KB for eight rows of 5120 columns: what is copied goes past it, and shared memory is spared. Sums: inside the
+ * tensor core, over a warp's units in order, over two warps, HALF apart, over these pairs in order. */
 enum { WARPS = 8, HALF = WARPS / 2, THREADS = 32 * WARPS };
 
 enum { MOST_PARTS = 3, SCALE_PIECES = STRIP_ROWS * UNIT_COLS / 16 / 16 }; /* 16 bytes, of a unit */
