@@ -216,6 +216,19 @@ TEST(a_batch_that_did_not_arrive_is_sent_again)
     backend_cuda.close(stream);
 }
 
+/* One row that verifies, whose arrays are r's. */
+static struct batch round_of(const struct resident *r)
+{
+    return (struct batch){.phase = PHASE_VERIFY,
+                          .n_rows = 1,
+                          .token = r->token,
+                          .slot = r->slot,
+                          .pos = r->pos,
+                          .rope_pos = r->rope_pos,
+                          .seq = r->seq,
+                          .n_seqs = 1};
+}
+
 /* While a schedule is captured, arrays are where they will lie when it runs, and those that will lie nowhere are
  * refused. */
 TEST(a_captured_batch_is_that_of_the_device)
@@ -224,14 +237,7 @@ TEST(a_captured_batch_is_that_of_the_device)
     void *stream = opened(), *graph;
     const unsigned char *device;
     struct resident r = {.token = {3}, .seq = {{0, 0, 1, 5}}}, other = r;
-    struct batch b = {.phase = PHASE_VERIFY,
-                      .n_rows = 1,
-                      .token = r.token,
-                      .slot = r.slot,
-                      .pos = r.pos,
-                      .rope_pos = r.rope_pos,
-                      .seq = r.seq,
-                      .n_seqs = 1};
+    struct batch b = round_of(&r);
     struct cuda_batch there;
     lathe_error err;
     void *memory;
@@ -281,14 +287,7 @@ TEST(a_round_takes_no_memory_and_creates_no_events)
     reset();
     void *stream = opened(), *memory, *graph;
     struct resident r = {.token = {3}, .seq = {{0, 0, 1, 5}}};
-    struct batch b = {.phase = PHASE_VERIFY,
-                      .n_rows = 1,
-                      .token = r.token,
-                      .slot = r.slot,
-                      .pos = r.pos,
-                      .rope_pos = r.rope_pos,
-                      .seq = r.seq,
-                      .n_seqs = 1};
+    struct batch b = round_of(&r);
     struct cuda_batch there;
     lathe_error err;
     CHECK_OK(backend_cuda.alloc(stream, &memory, sizeof r, &err), &err);
