@@ -720,14 +720,16 @@ static const struct weight *as_loaded(const struct op_env *e, const struct rando
 /* The same matrices in the order of a backend's kernels. */
 TEST(arranged)
 {
-    static const int64_t shape[][2] = {{16, 128}, {48, 256}, {128, 1152}, {32, 5120}, {16, 17408}};
+    /* The last has more strips than two for each multiprocessor of a GPU with 132, and no more than three. */
+    static const int64_t shape[][2] = {{16, 128},  {48, 256},   {128, 1152},
+                                       {32, 5120}, {16, 17408}, {5120, 128}};
     static const int64_t T[] = {1, 3, 8, 9, 16, 17, 40};
     int n_envs;
     struct rng r = {11};
     if (!op_envs(&n_envs)->backend->arrange)
         test_skip("no backend here has an order of its own");
     for (size_t f = 0; f < 4; f++)
-        for (size_t i = 0; i < 5; i++)
+        for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
             for (size_t t = 0; t < 7; t += test_quick() ? 3 : 1) {
                 struct random_weight x =
                     random_tiled(tiled_formats[f], shape[i][0], shape[i][1], &r);
@@ -836,14 +838,16 @@ TEST(scales_that_lie_badly_are_not_arranged)
 TEST(linears)
 {
     enum { N = 3, COLS = 256 };
-    /* Those of the last have more strips than a GPU's blocks, and each is in several places in a block's turns. */
-    static const int64_t all[][N] = {{48, 16, 160}, {48, 16, 160}, {3200, 16, 4080}};
-    static const int64_t rows_in_all[] = {5, 9, 5};
+    /* Those of the third have more strips than a GPU's blocks, and each is in several places in a block's turns; together
+     * those of the last are what three blocks of each of 132 multiprocessors have a strip of, alone they are not. */
+    static const int64_t all[][N] = {
+        {48, 16, 160}, {48, 16, 160}, {3200, 16, 4080}, {3200, 16, 1904}};
+    static const int64_t rows_in_all[] = {5, 9, 5, 13};
     static const enum weight_format_id other[N] = {WF_BF16, WF_NVFP4, WF_FP8_ROW};
     int n_envs;
     struct op_env *env = op_envs(&n_envs);
     struct rng r = {14};
-    for (int f = 0; f < 3 * (WF_COUNT + 1); f++) /* the last: formats mixed */
+    for (int f = 0; f < 4 * (WF_COUNT + 1); f++) /* the last: formats mixed */
         for (int i = 0; i < n_envs; i++) {
             const int format = f % (WF_COUNT + 1), shape = f / (WF_COUNT + 1);
             const int64_t *rows = all[shape], T = rows_in_all[shape];

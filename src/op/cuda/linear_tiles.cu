@@ -154,25 +154,38 @@ template <bool ALIGNED> __device__ __forceinline__ uint4 load_in(const bf16 *p)
     return v;
 }
 
-/* sum += the products of columns 32 J and on of a unit. */
-template <weight_format_id F, int GROUPS, int J>
+/* sum += the products of columns 32 j and on of a unit, whose codes of rows g and g + 8 begin at c0 and c1. */
+template <weight_format_id F, int GROUPS>
 __device__ __forceinline__ void multiply_quarter(float sum[GROUPS][4], const uint32_t *c0,
                                                  const uint32_t *c1, const four_scales s[2],
-                                                 const uint4 x[GROUPS])
+                                                 const int j, const uint4 x[GROUPS])
 {
     uint32_t a[4], b[4];
     if (F == WF_NVFP4) {
-        e2m1_pairs(c0[J], c1[J], scale_pair(s[0], J), scale_pair(s[1], J), a, b);
+        e2m1_pairs(c0[0], c1[0], scale_pair(s[0], j), scale_pair(s[1], j), a, b);
     } else {
-        fp8_pairs(c0[2 * J], a[0], a[2]);
-        fp8_pairs(c1[2 * J], a[1], a[3]);
-        fp8_pairs(c0[2 * J + 1], b[0], b[2]);
-        fp8_pairs(c1[2 * J + 1], b[1], b[3]);
+        fp8_pairs(c0[0], a[0], a[2]);
+        fp8_pairs(c1[0], a[1], a[3]);
+        fp8_pairs(c0[1], b[0], b[2]);
+        fp8_pairs(c1[1], b[1], b[3]);
     }
 #pragma unroll
     for (int n = 0; n < GROUPS; n++) {
         mma_bf16(sum[n], a, x[n].x, x[n].y);
         mma_bf16(sum[n], b, x[n].z, x[n].w);
+    }
+}
+
+/* N words of a lane's row of a unit, which begins at piece `from` and goes on THREADS pieces further: all of them, or half h. */
+template <int N> __device__ __forceinline__ void load_words(uint32_t *to, const uint4 *from, int h)
+{
+    if (N == 2)
+        *(uint2 *)to = ((const uint2 *)from)[h];
+    else if (N == 4)
+        *(uint4 *)to = from[h * THREADS];
+    else {
+        *(uint4 *)to = from[0];
+        *(uint4 *)(to + N / 2) = from[THREADS];
     }
 }
 
@@ -292,9 +305,12 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
         gdn_gate(which, x, a.gate.A_log, a.gate.dt_bias, head);
 }
 
+/* Places for the sums of a row of W: one more than there are keeps rows in different banks. */
+template <int GROUPS> constexpr int SUM_ROW = GROUPS * 8 + 1;
+
 template <int GROUPS, bool GATED> __host__ __device__ constexpr int sums_bytes()
 {
-    return (GATED ? 2 : 1) * HALF * STRIP_ROWS * GROUPS * 8 * (int)sizeof(float);
+    return (GATED ? 2 : 1) * HALF * STRIP_ROWS * SUM_ROW<GROUPS> * (int)sizeof(float);
 }
 
 /* T <= 8: GROUPS 1; T <= 16: 2; more: blockIdx.y. Of a row that is not there a column of sums is reckoned from another
@@ -308,7 +324,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     linear_tiled(const __grid_constant__ tiled_args a)
 {
     enum { MATRICES = GATED ? 2 : 1, N = pieces<F>(), SLOT = slot_pieces<F, GATED>() };
-    __shared__ float part[MATRICES][HALF][STRIP_ROWS][GROUPS * 8];
+    /* A unit's activations are in registers at once, or for 16 rows and three blocks in two halves. */
+    enum { HALVES = GROUPS == 2 && BLOCKS == 3 ? 2 : 1, QUARTERS = 4 / HALVES };
+    enum { WORDS = F == WF_NVFP4 ? 1 : 2 }; /* of a lane's, of a quarter's row */
+    __shared__ float part[MATRICES][HALF][STRIP_ROWS][SUM_ROW<GROUPS>];
     __shared__ float row_scale[GROUPS * 8]; /* of unscaled activations */
     extern __shared__ uint4 ring[];
     static_assert(sizeof part == sums_bytes<GROUPS, GATED>(), "");
@@ -395,48 +414,57 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
 #pragma unroll 1
         for (int32_t k = 0; k < mine; k++) {
-            uint4 x[4][GROUPS];
+            float block_sum[MATRICES][GROUPS][4] = {}; /* FP8_BLOCK: of the unit */
 #pragma unroll
-            for (int n = 0; n < GROUPS; n++) {
+            for (int h = 0; h < HALVES; h++) {
+                uint4 x[QUARTERS][GROUPS];
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x[j][n] = load_in<ALIGNED>(row[n] + j * 32);
-                row[n] += WARPS * UNIT_COLS;
+                for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+                    for (int j = 0; j < QUARTERS; j++)
+                        x[j][n] = load_in<ALIGNED>(row[n] + (h * QUARTERS + j) * 32);
+                if (h == 0) {
+                    copies_wait<AHEAD - 1>();
+                    if (F == WF_NVFP4)
+                        __syncwarp(); /* other lanes' copies of scales are there */
+                }
+#pragma unroll
+                for (int m = 0; m < MATRICES; m++) {
+                    /* Codes of rows g and g + 8, WORDS for each quarter. */
+                    uint32_t word[2][QUARTERS * WORDS];
+                    four_scales s[2];
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        load_words<QUARTERS * WORDS>(
+                            word[i], here + (m * N + i * (N / 2)) * THREADS + threadIdx.x, h);
+                    if (F == WF_NVFP4) {
+                        const uint4 *of_unit =
+                            here + MATRICES * N * THREADS + (warp * MATRICES + m) * SCALE_PIECES;
+                        uint2 v = ((const uint2 *)of_unit)[2 * g + quad / 2];
+                        s[0] = scales_of(v.x);
+                        s[1] = scales_of(v.y);
+                    }
+#pragma unroll
+                    for (int j = 0; j < QUARTERS; j++)
+                        multiply_quarter<F, GROUPS>(F == WF_FP8_BLOCK ? block_sum[m] : acc[m],
+                                                    &word[0][j * WORDS], &word[1][j * WORDS], s,
+                                                    h * QUARTERS + j, x[j]);
+                }
             }
-            copies_wait<AHEAD - 1>();
-            if (F == WF_NVFP4)
-                __syncwarp(); /* other lanes' copies of scales are there */
 #pragma unroll
-            for (int m = 0; m < MATRICES; m++) {
-                uint32_t word[N * 4];
-                four_scales s[2];
+            for (int n = 0; n < GROUPS; n++)
+                row[n] += WARPS * UNIT_COLS;
 #pragma unroll
-                for (int i = 0; i < N; i++)
-                    *(uint4 *)&word[4 * i] = here[(m * N + i) * THREADS + threadIdx.x];
-                if (F == WF_NVFP4) {
-                    const uint4 *of_unit =
-                        here + MATRICES * N * THREADS + (warp * MATRICES + m) * SCALE_PIECES;
-                    uint2 v = ((const uint2 *)of_unit)[2 * g + quad / 2];
-                    s[0] = scales_of(v.x);
-                    s[1] = scales_of(v.y);
-                }
-                float one[GROUPS][4] = {};
-                float(*sum)[4] = F == WF_FP8_BLOCK ? one : acc[m];
-                multiply_quarter<F, GROUPS, 0>(sum, word, word + N * 2, s, x[0]);
-                multiply_quarter<F, GROUPS, 1>(sum, word, word + N * 2, s, x[1]);
-                multiply_quarter<F, GROUPS, 2>(sum, word, word + N * 2, s, x[2]);
-                multiply_quarter<F, GROUPS, 3>(sum, word, word + N * 2, s, x[3]);
-                if (F == WF_FP8_BLOCK) {
-                    const tiled_part &q = a.part[at + m];
-                    float block =
-                        scale_at(q.row_scales, q.scales_f32,
-                                 own * STRIP_ROWS / 128 * q.row_scale_stride + warp + k * WARPS);
+            for (int m = 0; m < MATRICES && F == WF_FP8_BLOCK; m++) {
+                const tiled_part &q = a.part[at + m];
+                float block =
+                    scale_at(q.row_scales, q.scales_f32,
+                             own * STRIP_ROWS / 128 * q.row_scale_stride + warp + k * WARPS);
 #pragma unroll
-                    for (int n = 0; n < GROUPS; n++)
+                for (int n = 0; n < GROUPS; n++)
 #pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            acc[m][n][i] = fmaf(block, one[n][i], acc[m][n][i]);
-                }
+                    for (int i = 0; i < 4; i++)
+                        acc[m][n][i] = fmaf(block, block_sum[m][n][i], acc[m][n][i]);
             }
             if (F == WF_NVFP4)
                 __syncwarp(); /* all have read the scales */
@@ -536,6 +564,8 @@ static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
         launch<F, 2, 2, 2, true>(c, a);
     else if (a.T <= 8)
         launch<F, 1, AHEAD, 3, false>(c, a);
+    else if (a.strips > 2 * c->n_sms && a.strips <= 3 * c->n_sms) /* a strip each */
+        launch<F, 2, AHEAD, 3, false>(c, a);
     else
         launch<F, 2, AHEAD, 2, false>(c, a);
 }
