@@ -35,7 +35,6 @@ void round_args_add(struct options *o, struct engine_args *a)
 {
     option_flag(o, "--fixed-k", NULL, &a->fixed_k);
     option_flag(o, "--rejection", NULL, &a->rejection);
-    option_flag(o, "--plan", NULL, &a->plan);
 }
 
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code)

@@ -24,7 +24,7 @@ struct engine_args {
 void engine_args_add(struct options *o, struct engine_args *a);
 /* --spec --draft-model --draft-k: which drafter. */
 void spec_args_add(struct options *o, struct engine_args *a);
-/* --fixed-k --rejection --plan, for commands that generate. */
+/* --fixed-k --rejection, for commands that generate. */
 void round_args_add(struct options *o, struct engine_args *a);
 /* Checks what the table cannot: that there is a model, and that --spec none stands without options of
  * drafters. */

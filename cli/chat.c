@@ -568,6 +568,7 @@ int chat_main(int argc, char **argv)
     engine_args_add(o, &c.engine_args);
     spec_args_add(o, &c.engine_args);
     round_args_add(o, &c.engine_args);
+    option_flag(o, "--plan", NULL, &c.engine_args.plan);
     sampling_args_add(o, &c.sampling);
     think_args_add(o, &c.think);
     budget_args_add(o, &c.budget);

@@ -59,6 +59,7 @@ static void add_options(struct run *r)
     engine_args_add(o, &r->engine);
     spec_args_add(o, &r->engine);
     round_args_add(o, &r->engine);
+    option_flag(o, "--plan", NULL, &r->engine.plan);
     sampling_args_add(o, &r->sampling);
     think_args_add(o, &r->think);
     budget_args_add(o, &r->budget);

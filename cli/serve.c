@@ -15,6 +15,7 @@
 #include "args.h"
 #include "base/clock.h"
 #include "cli.h"
+#include "plan.h"
 #include "server/restart.h"
 #include "server/server.h"
 
@@ -68,7 +69,7 @@ static const char help[] =
     "  -c, --ctx N|auto  --memory GB  --threads N  --pin  --kv bf16|fp8|f32\n"
     "  --activations bf16|f32  --prefill-math bf16|fp8|nvfp4\n"
     "  --device auto|cpu|cuda  --isa NAME  --spec NAME  --draft-model DIR\n"
-    "  --draft-k N  --fixed-k  --rejection  --plan   as in lathe run\n"
+    "  --draft-k N  --fixed-k  --rejection   as in lathe run\n"
     "\n"
     "Limits (docs/server.md):\n" LIMITS_OF_HELP "\n"
     "SIGTERM and Ctrl-C end it, a second one at once. SIGHUP reads keys, certificate\n"
@@ -440,7 +441,7 @@ static lathe_status serve(struct serve *v, struct signals *signals, lathe_error 
 {
     struct server_options so;
     lathe_engine_options eo;
-    lathe_memory_plan plan;
+    lathe_memory_plan plan = {0};
     lathe_engine *engine = NULL;
     lathe_status st = restart_read(&v->restart, err);
     if (st)
@@ -453,8 +454,8 @@ static lathe_status serve(struct serve *v, struct signals *signals, lathe_error 
     st = signals_begin(signals, err);
     if (!st)
         st = lathe_plan(&eo, &plan, err);
-    if (v->engine.plan || (st == LATHE_E_MEMORY && plan.total))
-        engine_args_print_plan(&eo);
+    if (plan.total && (!st || st == LATHE_E_MEMORY))
+        plan_print(stderr, &plan, eo.kv);
     if (!st) {
         so.n_ctx = plan.n_ctx;
         allow_files(v);

@@ -329,6 +329,17 @@ def check_model_lists(_):
             is_((a.status, a.json["error"]["param"]), (400, param))
 
 
+def check_memory_plan(_):
+    """It is said before the model is loaded; what does not fit is refused with it."""
+    parts = ["memory at 2048 positions", "weights", "KV cache", "recurrent state", "drafter", "workspace", "total", "head-room"]
+    with Server(PROGRAM, MODEL, "--device", "cpu") as s:
+        said = [i for i, part in enumerate(parts) if s.lines[i].strip().startswith(part)]
+        is_((said, "serving" in s.lines[-1]), (list(range(len(parts))), True))
+        is_(s.stop(), 0)
+    refusal = fails("--device", "cpu", "--memory", "0.001")
+    is_([part in refusal for part in (*parts, "it may take 1.0 MB")], [True] * (len(parts) + 1))
+
+
 def check_version(_):
     want = hashlib.sha256()
     for name in sorted(os.listdir(MODEL)):
