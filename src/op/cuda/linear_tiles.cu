@@ -137,7 +137,8 @@ __device__ __forceinline__ void copy16(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from));
+                 "l"(from)
+                 : "memory");
 }
 
 /* Activations of columns 32 j + 8 q + 0..7 of a unit. */
