@@ -90,7 +90,8 @@ void engine_args_fill(const struct engine_args *a, lathe_engine_options *o)
     o->isa = a->isa && strcmp(a->isa, "best") != 0 ? a->isa : NULL;
 }
 
-void engine_args_print_plan(const lathe_engine_options *o)
+/* The memory plan, on standard error; nothing if there is none. */
+static void print_plan(const lathe_engine_options *o)
 {
     lathe_memory_plan plan;
     (void)lathe_plan(o, &plan, NULL);
@@ -114,7 +115,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     struct progress bar;
     engine_args_fill(a, &o);
     if (a->plan)
-        engine_args_print_plan(&o);
+        print_plan(&o);
     double start = clock_ms();
     o.progress = progress_update;
     o.progress_ctx = &bar;
@@ -122,7 +123,7 @@ lathe_status engine_args_open(struct engine_args *a, lathe_engine **engine, lath
     lathe_status st = lathe_engine_open(engine, &o, err);
     progress_end(&bar);
     if (st == LATHE_E_MEMORY && !a->plan)
-        engine_args_print_plan(&o);
+        print_plan(&o);
     a->load_ms = clock_ms() - start;
     return st;
 }

@@ -30,8 +30,6 @@ void round_args_add(struct options *o, struct engine_args *a);
  * drafters. */
 bool engine_args_check(const struct options *o, const struct engine_args *a, int *code);
 void engine_args_fill(const struct engine_args *a, lathe_engine_options *o);
-/* The memory plan, on standard error; nothing if there is none. */
-void engine_args_print_plan(const lathe_engine_options *o);
 /* Memory of the device that is free now, and all of it, in bytes; 0: not known. */
 void engine_args_memory(const struct engine_args *a, uint64_t *room, uint64_t *total);
 /* Opens the engine for one request at a time, with a bar. The memory plan goes to standard error if it was asked

@@ -306,7 +306,14 @@ __device__ __forceinline__ void gate_row(const tiled_args &a, int32_t i, int32_t
         gdn_gate(which, x, a.gate.A_log, a.gate.dt_bias, head);
 }
 
-/* Places for the sums of a row of W: one more than there are keeps rows in different banks. */
+/* Do blocks have half of a unit's activations in registers at a time? Three blocks of a multiprocessor then have the
+ * registers for 16 rows. */
+__host__ __device__ constexpr bool is_halved(int groups, int blocks)
+{
+    return groups == 2 && blocks == 3;
+}
+
+/* Places for the sums of a row of W: with one more than there are, rows are read from different banks. */
 template <int GROUPS> constexpr int SUM_ROW = GROUPS * 8 + 1;
 
 template <int GROUPS, bool GATED> __host__ __device__ constexpr int sums_bytes()
@@ -325,9 +332,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     linear_tiled(const __grid_constant__ tiled_args a)
 {
     enum { MATRICES = GATED ? 2 : 1, N = pieces<F>(), SLOT = slot_pieces<F, GATED>() };
-    /* A unit's activations are in registers at once, or for 16 rows and three blocks in two halves. */
-    enum { HALVES = GROUPS == 2 && BLOCKS == 3 ? 2 : 1, QUARTERS = 4 / HALVES };
-    enum { WORDS = F == WF_NVFP4 ? 1 : 2 }; /* of a lane's, of a quarter's row */
+    enum { HALVES = is_halved(GROUPS, BLOCKS) ? 2 : 1, QUARTERS = 4 / HALVES };
+    enum { WORDS = F == WF_NVFP4 ? 1 : 2 }; /* of codes, that a lane has of a row in a quarter */
     __shared__ float part[MATRICES][HALF][STRIP_ROWS][SUM_ROW<GROUPS>];
     __shared__ float row_scale[GROUPS * 8]; /* of unscaled activations */
     extern __shared__ uint4 ring[];
@@ -528,16 +534,27 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 /* ---- Host side --------------------------------------------------------------------------------- */
 
+/* Bytes of shared memory of a block: what it copies, and the rest. */
+template <weight_format_id F, int AHEAD, bool GATED>
+constexpr int RING_BYTES = AHEAD *slot_pieces<F, GATED>() * 16;
+template <int GROUPS, bool GATED>
+constexpr int SUMS_BYTES = sums_bytes<GROUPS, GATED>() +
+                           (GATED ? 0 : WARPS * GROUPS * 8 * 4) + /* and the gates' */
+                           GROUPS * 8 * 4;
+
+/* Blocks of a multiprocessor that have the memory. */
+template <weight_format_id F, int GROUPS, int AHEAD, bool GATED>
+static int blocks_with_room(const struct gpu *c)
+{
+    return c->shared_per_sm /
+           (RING_BYTES<F, AHEAD, GATED> + SUMS_BYTES<GROUPS, GATED> + SHARED_OF_SYSTEM);
+}
+
 template <weight_format_id F, int GROUPS, int AHEAD, int BLOCKS, bool GATED>
 static void launch(struct gpu *c, const tiled_args &a)
 {
-    enum {
-        RING = AHEAD * slot_pieces<F, GATED>() * 16,
-        SUMS = sums_bytes<GROUPS, GATED>() +
-               (GATED ? 0 : WARPS * GROUPS * 8 * 4) + /* and the gates' */
-               GROUPS * 8 * 4,
-    };
-    int blocks = c->shared_per_sm / (RING + SUMS + SHARED_OF_SYSTEM);
+    enum { RING = RING_BYTES<F, AHEAD, GATED>, SUMS = SUMS_BYTES<GROUPS, GATED> };
+    int blocks = blocks_with_room<F, GROUPS, AHEAD, GATED>(c);
     blocks = blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS;
     int most = c->n_sms * blocks;
     dim3 grid((unsigned)(a.strips < most ? a.strips : most),
@@ -546,7 +563,7 @@ static void launch(struct gpu *c, const tiled_args &a)
         prefer_shared(c, kernel, RING, SUMS, blocks);
         launch_next(c, kernel, grid, THREADS, RING, a);
     };
-    if constexpr (!GATED)
+    if constexpr (!GATED && !is_halved(GROUPS, BLOCKS))
         if (a.gate.n_heads > 0)
             return go(linear_tiled<F, GROUPS, AHEAD, BLOCKS, false, true, true>);
     if (rows_aligned(a.in, a.in_stride, 2))
@@ -559,13 +576,17 @@ template <weight_format_id F>
 static void launch_format(struct gpu *c, const tiled_args &a, bool gated)
 {
     enum { NVFP4 = F == WF_NVFP4, AHEAD = NVFP4 ? 3 : 2 };
+    /* Up to 16 rows: where a third block gives each one strip it is worth halves, and else it is not. */
+    const bool takes_three = a.T <= 16 && a.gate.n_heads == 0 && a.strips > 2 * c->n_sms &&
+                             a.strips <= 3 * c->n_sms &&
+                             blocks_with_room<F, 2, AHEAD, false>(c) >= 3;
     if (gated && a.T <= 8)
         launch<F, 1, 2, NVFP4 ? 3 : 2, true>(c, a);
     else if (gated)
         launch<F, 2, 2, 2, true>(c, a);
     else if (a.T <= 8)
         launch<F, 1, AHEAD, 3, false>(c, a);
-    else if (a.strips > 2 * c->n_sms && a.strips <= 3 * c->n_sms) /* a strip each */
+    else if (takes_three)
         launch<F, 2, AHEAD, 3, false>(c, a);
     else
         launch<F, 2, AHEAD, 2, false>(c, a);
