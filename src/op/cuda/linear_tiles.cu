@@ -536,7 +536,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 /* Bytes of shared memory of a block: what it copies, and the rest. */
 template <weight_format_id F, int AHEAD, bool GATED>
-constexpr int RING_BYTES = AHEAD *slot_pieces<F, GATED>() * 16;
+constexpr int RING_BYTES = slot_pieces<F, GATED>() * AHEAD * 16;
 template <int GROUPS, bool GATED>
 constexpr int SUMS_BYTES = sums_bytes<GROUPS, GATED>() +
                            (GATED ? 0 : WARPS * GROUPS * 8 * 4) + /* and the gates' */
